@@ -1,0 +1,205 @@
+#include "context.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu.h"
+
+mha_status mha_context_enter(mha_context *ctx, const char *function)
+{
+    if (!ctx)
+        return MHA_OK;
+    if (atomic_flag_test_and_set_explicit(&ctx->busy, memory_order_acquire))
+        return MHA_ERROR_BUSY;
+    ctx->host_errno = errno;
+    ctx->function = function;
+    return MHA_OK;
+}
+
+mha_status mha_context_leave(mha_context *ctx, mha_status status)
+{
+    if (!ctx)
+        return status;
+    errno = ctx->host_errno;
+    atomic_flag_clear_explicit(&ctx->busy, memory_order_release);
+    return status;
+}
+
+mha_status mha_context_fail(mha_context *ctx, mha_status code, const char *format, ...)
+{
+    if (!ctx)
+        return code;
+    int used = snprintf(ctx->message, sizeof ctx->message, "%s: ", ctx->function);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(ctx->message + used, sizeof ctx->message - (size_t)used, format, arguments);
+    va_end(arguments);
+    return code;
+}
+
+mha_status mha_context_allocate(mha_context *ctx, const char *what, int64_t bytes, void **block)
+{
+    mha_status status = MHA_OK;
+    *block = mha_memory_allocate(&ctx->allocator, bytes);
+    REQUIRE(ctx, *block, MHA_ERROR_MEMORY, "no memory for %s (%" PRId64 " bytes)", what, bytes);
+done:
+    return status;
+}
+
+mha_status mha_context_check_scratch(mha_context *ctx, int64_t bytes)
+{
+    mha_status status = MHA_OK;
+    REQUIRE(ctx, bytes >= 0, MHA_ERROR_OVERFLOW,
+            "the scratch memory for these sizes exceeds 2^63 bytes");
+done:
+    return status;
+}
+
+mha_status mha_context_grow(mha_context *ctx, int64_t bytes)
+{
+    mha_status status = MHA_OK;
+    TRY(mha_context_check_scratch(ctx, bytes));
+    if (bytes <= ctx->scratch_bytes)
+        goto done;
+    void *scratch = NULL;
+    TRY(mha_context_allocate(ctx, "scratch", bytes, &scratch));
+    mha_memory_release(&ctx->allocator, ctx->scratch, ctx->scratch_bytes);
+    ctx->scratch = scratch;
+    ctx->scratch_bytes = bytes;
+done:
+    return status;
+}
+
+mha_status mha_context_take_struct(mha_context *ctx, const char *name, const void *given,
+                                   size_t first, size_t known, void *copy)
+{
+    mha_status status = MHA_OK;
+    memset(copy, 0, known);
+    if (!given)
+        goto done;
+    int64_t size = 0;
+    memcpy(&size, given, sizeof size);
+    if (size == 0)
+        size = (int64_t)first;
+    REQUIRE(ctx, size >= (int64_t)first, MHA_ERROR_ARGUMENT,
+            "%s.size is %" PRId64 ", wanted 0 or at least %zu", name, size, first);
+    memcpy(copy, given, (size_t)min_i64(size, (int64_t)known));
+    for (int64_t at = (int64_t)known; at < size; at++)
+        REQUIRE(ctx, ((const char *)given)[at] == 0, MHA_ERROR_UNSUPPORTED,
+                "%s has a field at byte %" PRId64 " that version " MHA_VERSION " does not know",
+                name, at);
+done:
+    return status;
+}
+
+/* ---- create and free ------------------------------------------------------------------------- */
+
+/* Every level this library was built with, best first. */
+static const struct mha_kernels *const levels[] = {
+#if defined(__x86_64__)
+    &mha_kernels_avx2,
+#endif
+    &mha_kernels_generic,
+};
+
+static void list_levels(char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0] && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "", levels[i]->isa);
+}
+
+/* The table of the level asked for, or the best that runs here. */
+static mha_status choose_kernels(mha_context *ctx, const char *isa)
+{
+    mha_status status = MHA_OK;
+    const char *source = "isa";
+    if (!isa) {
+        source = "the environment variable MHA_ISA";
+        isa = getenv("MHA_ISA");
+    }
+    bool forced = isa && *isa;
+    char names[64];
+    list_levels(names, sizeof names);
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0] && !ctx->kernels; i++)
+        if (forced ? strcmp(levels[i]->isa, isa) == 0 : mha_cpu_runs(levels[i]->isa))
+            ctx->kernels = levels[i];
+    REQUIRE(ctx, ctx->kernels, MHA_ERROR_ARGUMENT, "%s is \"%.32s\", wanted one of %s", source, isa,
+            names);
+    REQUIRE(ctx, !forced || mha_cpu_runs(isa), MHA_ERROR_UNSUPPORTED,
+            "%s is \"%s\", which this processor (%s) does not run", source, isa, ctx->cpu);
+done:
+    return status;
+}
+
+mha_status mha_context_create(const struct mha_context_options *options, mha_context **out)
+{
+    int host_errno = errno;
+    mha_context *ctx = NULL;
+    struct mha_context_options taken;
+    mha_context draft = { .busy = ATOMIC_FLAG_INIT, .function = "mha_context_create" };
+    mha_status status = mha_context_take_struct(&draft, "options", options, sizeof taken,
+                                                sizeof taken, &taken);
+    if (status != MHA_OK)
+        goto done;
+    REQUIRE(&draft, out, MHA_ERROR_ARGUMENT, "ctx is NULL");
+    draft.allocator = taken.allocator ? *taken.allocator : mha_memory_default;
+    REQUIRE(&draft, draft.allocator.allocate && draft.allocator.release, MHA_ERROR_ARGUMENT,
+            "allocator lacks %s", draft.allocator.allocate ? "release" : "allocate");
+    mha_cpu_name(draft.cpu, sizeof draft.cpu);
+    TRY(choose_kernels(&draft, taken.isa));
+    void *block = NULL;
+    TRY(mha_context_allocate(&draft, "the context", sizeof *ctx, &block));
+    ctx = block;
+    *ctx = draft;
+done:
+    if (out)
+        *out = ctx;
+    if (status != MHA_OK && options && taken.message && taken.message_bytes > 0)
+        snprintf(taken.message, (size_t)taken.message_bytes, "%s", draft.message);
+    errno = host_errno;
+    return status;
+}
+
+void mha_context_free(mha_context *ctx)
+{
+    if (!ctx)
+        return;
+    struct mha_allocator allocator = ctx->allocator;
+    mha_memory_release(&allocator, ctx->scratch, ctx->scratch_bytes);
+    mha_memory_release(&allocator, ctx, sizeof *ctx);
+}
+
+mha_status mha_context_reserve(mha_context *ctx, int64_t bytes)
+{
+    if (!ctx)
+        return MHA_ERROR_ARGUMENT;
+    mha_status status = mha_context_enter(ctx, "mha_context_reserve");
+    if (status != MHA_OK)
+        return status;
+    REQUIRE(ctx, bytes >= 0, MHA_ERROR_ARGUMENT, "bytes is %" PRId64 ", must not be negative",
+            bytes);
+    TRY(mha_context_grow(ctx, bytes));
+done:
+    return mha_context_leave(ctx, status);
+}
+
+const char *mha_context_message(const mha_context *ctx)
+{
+    return ctx ? ctx->message : "";
+}
+
+const char *mha_context_isa(const mha_context *ctx)
+{
+    return ctx ? ctx->kernels->isa : "";
+}
+
+const char *mha_context_cpu(const mha_context *ctx)
+{
+    return ctx ? ctx->cpu : "";
+}

@@ -1,0 +1,636 @@
+/*
+ * Attention of one tile: up to 48 query rows in the lanes of three vectors, the keys of one
+ * key/value head as broadcast operands. Scores S^T = K Q^T and outputs O^T = V^T P^T need K and V as
+ * they lie, the softmax is vertical, and any D, Dv and number of keys runs without padding.
+ *
+ *   pack the rows, scaled, lanes across rows                         pack_queries
+ *   for each split of 512 keys, for each block of 64
+ *       s = q k                                                       block_scores
+ *       softcap, mask, maximum of what is visible                     finish_scores
+ *       p = e^(s - m), l and o rescaled                               block_softmax
+ *       o += p v                                                      block_output
+ *   join the splits                                                   merge_split
+ *   divide by l, test for NaN                                         divide_by_sum
+ *   store                                                             store_rows
+ *   the weights, by a second walk over the keys                       tile_weights
+ *
+ * Lane-major arrays have the lanes of the tile side by side: element (i, row) is at
+ * i * MHA_TILE_ROWS + row. The vectors of a tile are its columns; each has the range of keys that
+ * its rows see together, and blocks outside a column's range are not computed for it.
+ *
+ * Masked means absent. A masked key's score becomes -inf by selection, so its p is +0 and only 0 times
+ * a NaN or an infinity in its value could show: as a NaN in the output. Such a tile, rare, is done
+ * again `careful`, where the output takes each key only in the lanes that see it. Thus the common
+ * case pays one comparison an output, and no NaN of a masked key gets through.
+ */
+
+enum {
+    ROWS = MHA_TILE_ROWS,
+    BLOCK = MHA_BLOCK,
+    LANES = 16,
+    COLUMNS = MHA_TILE_ROWS / LANES
+};
+
+#define MINUS_INF (-__builtin_inff())
+
+/* The tile being worked on: where its parts lie in the scratch, and what each column sees. */
+struct work {
+    const struct mha_attend_tile *tile;
+    float *q;                 /* [D][ROWS], scaled */
+    float *s;                 /* [BLOCK][ROWS]: scores of a block, -inf where not visible */
+    float *p;                 /* [BLOCK][ROWS]: probabilities; the same memory as s unless careful */
+    float *add;               /* [BLOCK][ROWS]: the block's mask as numbers to add */
+    float *o, *total_o;       /* [Dv][ROWS]: of the split, of all splits so far */
+    float *m, *l;             /* [ROWS]: running maximum and sum of the split */
+    float *total_m, *total_l; /* [ROWS]: of all splits */
+    float *lo, *hi;           /* [ROWS]: keys of the block that the range of a row leaves */
+    float *inv;               /* [ROWS]: 1 / total_l */
+    float cap_scale;          /* 2 log2(e) / softcap */
+    int careful;
+    int columns;              /* in use: ceil(n_rows / LANES) */
+    struct {
+        int64_t lo, hi;       /* keys that some row sees */
+        int64_t all_lo, all_hi; /* keys that all rows see, as far as ranges go */
+    } column[COLUMNS];
+};
+
+/* Some keys that share a treatment: part of a block, or the extra keys. */
+struct keys {
+    const float *k, *v;         /* row 0 is the first key of the group */
+    int64_t k_stride, v_stride;
+    int64_t first;              /* position of the block's first key, a multiple of BLOCK */
+    int begin, end;             /* the group within the block */
+    int column, column_end;     /* columns that see any of it */
+    int extra;                  /* the extra keys: no mask, no range */
+};
+
+/* ---- products --------------------------------------------------------------------------------- */
+
+/*
+ * acc[r][c] += sum over i < n of a[r * a_row + i * a_step] * b[i][c], ascending in i: one register
+ * tile. `rows` and `columns` are literals at each call.
+ */
+VEC_INLINE void multiply(vf acc[VEC_ROWS][VEC_COLUMNS], const float *a, int64_t a_row,
+                         int64_t a_step, const float *b, int64_t n, const int rows,
+                         const int columns)
+{
+    for (int64_t i = 0; i < n; i++) {
+        vf bc[VEC_COLUMNS];
+#pragma GCC unroll 3
+        for (int c = 0; c < columns; c++)
+            bc[c] = vf_keep(vf_load(b + i * ROWS + c * LANES));
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            vf ar = vf_set1(a[r * a_row + i * a_step]);
+#pragma GCC unroll 3
+            for (int c = 0; c < columns; c++)
+                acc[r][c] = vf_fma(ar, bc[c], acc[r][c]);
+        }
+    }
+}
+
+VEC_INLINE void clear(vf acc[VEC_ROWS][VEC_COLUMNS])
+{
+#pragma GCC unroll 8
+    for (int r = 0; r < VEC_ROWS; r++)
+#pragma GCC unroll 3
+        for (int c = 0; c < VEC_COLUMNS; c++)
+            acc[r][c] = vf_set1(0.0f);
+}
+
+/* Scores of `rows` keys: s[r][c] = k_r . q_c. */
+VEC_INLINE void score_tile(const float *k, int64_t k_stride, const float *q, int64_t D, float *s,
+                           const int rows, const int columns)
+{
+    vf acc[VEC_ROWS][VEC_COLUMNS];
+    clear(acc);
+    multiply(acc, k, k_stride, 1, q, D, rows, columns);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 3
+        for (int c = 0; c < columns; c++)
+            vf_store(s + r * ROWS + c * LANES, acc[r][c]);
+}
+
+/* Outputs y .. y + rows: o[y][c] = o[y][c] * alpha[c] + sum over keys of v_y p_c. */
+VEC_INLINE void output_tile(const float *v, int64_t v_stride, const float *p, int64_t n,
+                            const float *alpha, float *o, const int rows, const int columns)
+{
+    vf acc[VEC_ROWS][VEC_COLUMNS];
+    clear(acc);
+    multiply(acc, v, 1, v_stride, p, n, rows, columns);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 3
+        for (int c = 0; c < columns; c++) {
+            float *at = o + r * ROWS + c * LANES;
+            vf_store(at, vf_fma(vf_load(at), vf_load(alpha + c * LANES), acc[r][c]));
+        }
+}
+
+/* How many of `rest` rows the next register tile takes: a remainder of seven is 4 + 3, not 6 + 1. */
+static inline int64_t take_rows(int64_t rest)
+{
+    if (rest >= 2 * VEC_ROWS || rest <= VEC_ROWS)
+        return rest < VEC_ROWS ? rest : VEC_ROWS;
+    return (rest + 1) / 2;
+}
+
+/* Calls do(rows) with a literal for each number of rows a register tile can have. */
+#if VEC_ROWS == 6
+#define WITH_ROWS(n, do)                                                                           \
+    switch (n) {                                                                                   \
+    case 1: do(1); break;                                                                          \
+    case 2: do(2); break;                                                                          \
+    case 3: do(3); break;                                                                          \
+    case 4: do(4); break;                                                                          \
+    case 5: do(5); break;                                                                          \
+    default: do(6); break;                                                                         \
+    }
+#elif VEC_ROWS == 2
+#define WITH_ROWS(n, do)                                                                           \
+    switch (n) {                                                                                   \
+    case 1: do(1); break;                                                                          \
+    default: do(2); break;                                                                         \
+    }
+#endif
+
+/* The scores of a group of keys, in the columns that see any of it. */
+static void block_scores(const struct work *w, const struct keys *g)
+{
+    int64_t D = w->tile->D;
+    for (int column = g->column; column < g->column_end; column++) {
+        const float *q = w->q + column * LANES;
+        for (int64_t j = g->begin, n; j < g->end; j += n) {
+            const float *k = g->k + (j - g->begin) * g->k_stride;
+            float *s = w->s + j * ROWS + column * LANES;
+            n = take_rows(g->end - j);
+#define SCORE_TILE(rows) score_tile(k, g->k_stride, q, D, s, rows, 1)
+            WITH_ROWS(n, SCORE_TILE)
+#undef SCORE_TILE
+        }
+    }
+}
+
+/* The outputs of one column, each key counted in the lanes that see it and no others. */
+static void careful_output(const struct work *w, const struct keys *g, int column,
+                           const float *alpha)
+{
+    for (int64_t y = 0; y < w->tile->Dv; y++) {
+        vf acc = vf_set1(0.0f);
+        for (int64_t j = g->begin; j < g->end; j++) {
+            int64_t at = j * ROWS + column * LANES;
+            vf value = vf_set1(g->v[(j - g->begin) * g->v_stride + y]);
+            vm visible = vm_ne(vf_load(w->s + at), vf_set1(MINUS_INF));
+            acc = vf_select(visible, vf_fma(value, vf_load(w->p + at), acc), acc);
+        }
+        float *o = w->o + y * ROWS + column * LANES;
+        vf_store(o, vf_fma(vf_load(o), vf_load(alpha + column * LANES), acc));
+    }
+}
+
+/* o = o * alpha + p v for a group of keys. */
+static void block_output(const struct work *w, const struct keys *g, const float *alpha)
+{
+    int64_t Dv = w->tile->Dv;
+    for (int column = g->column; column < g->column_end; column++) {
+        if (w->careful) {
+            careful_output(w, g, column, alpha);
+            continue;
+        }
+        const float *p = w->p + g->begin * ROWS + column * LANES;
+        const float *scale = alpha + column * LANES;
+        int64_t keys = g->end - g->begin;
+        for (int64_t y = 0, n; y < Dv; y += n) {
+            float *o = w->o + y * ROWS + column * LANES;
+            n = take_rows(Dv - y);
+#define OUTPUT_TILE(rows) output_tile(g->v + y, g->v_stride, p, keys, scale, o, rows, 1)
+            WITH_ROWS(n, OUTPUT_TILE)
+#undef OUTPUT_TILE
+        }
+    }
+}
+
+/* ---- scores to probabilities ------------------------------------------------------------------ */
+
+/* The block's mask of one column as numbers to add: 0 or -inf for the boolean kinds. */
+static void read_mask(const struct work *w, const struct keys *g, int column)
+{
+    const struct mha_attend_tile *t = w->tile;
+    for (int lane = 0; lane < LANES; lane++) {
+        int64_t row = column * LANES + lane;
+        float *add = w->add + row;
+        if (row >= t->n_rows) {
+            for (int j = g->begin; j < g->end; j++)
+                add[j * ROWS] = 0.0f;
+            continue;
+        }
+        /* Outside its range a row's mask is not read: there may be nothing behind it. */
+        const struct mha_attend_row *r = &t->rows[row];
+        for (int j = g->begin; j < g->end; j++) {
+            int64_t key = g->first + j, at = key * t->mask_stride;
+            float value = 0.0f;
+            if (key < r->lo || key >= r->hi)
+                value = MINUS_INF;
+            else if (t->mask_kind == MHA_ATTEND_ADDITIVE)
+                value = ((const float *)r->mask)[at];
+            else if ((((const uint8_t *)r->mask)[at] != 0) == (t->mask_kind == MHA_ATTEND_DROP))
+                value = MINUS_INF;
+            add[j * ROWS] = value;
+        }
+    }
+}
+
+/* The range of each row of a column, as positions within the block. */
+static void read_ranges(const struct work *w, const struct keys *g, int column)
+{
+    const struct mha_attend_tile *t = w->tile;
+    for (int lane = 0; lane < LANES; lane++) {
+        int64_t row = column * LANES + lane;
+        int64_t lo = 0, hi = BLOCK;
+        if (row < t->n_rows) {
+            lo = t->rows[row].lo - g->first;
+            hi = t->rows[row].hi - g->first;
+            if (g->extra && !t->rows[row].sees_extra)
+                hi = 0;
+            else if (g->extra)
+                lo = 0, hi = BLOCK;
+        }
+        w->lo[row] = lo < 0 ? 0.0f : lo > BLOCK ? (float)BLOCK : (float)lo;
+        w->hi[row] = hi < 0 ? 0.0f : hi > BLOCK ? (float)BLOCK : (float)hi;
+    }
+}
+
+/* Softcap, mask and range in place, for one column; returns the largest score that is left. */
+static vf finish_scores(const struct work *w, const struct keys *g, int column)
+{
+    const struct mha_attend_tile *t = w->tile;
+    const vf minus_inf = vf_set1(MINUS_INF);
+    float *s = w->s + column * LANES;
+    vf largest = minus_inf;
+
+    int masked = t->mask_kind != MHA_ATTEND_UNMASKED && !g->extra; /* reads the ranges, too */
+    int cut = g->extra
+              || (!masked
+                  && (w->column[column].all_lo > g->first + g->begin
+                      || w->column[column].all_hi < g->first + g->end));
+    if (masked)
+        read_mask(w, g, column);
+    if (cut)
+        read_ranges(w, g, column);
+    const float *add = w->add + column * LANES;
+    vf lo = cut ? vf_load(w->lo + column * LANES) : minus_inf;
+    vf hi = cut ? vf_load(w->hi + column * LANES) : minus_inf;
+
+    for (int j = g->begin; j < g->end; j++) {
+        vf x = vf_load(s + j * ROWS);
+        if (t->softcap != 0)
+            x = vf_mul(vf_set1(t->softcap), tanh_scaled(x, vf_set1(w->cap_scale)));
+        if (masked) {
+            vf a = vf_load(add + j * ROWS);
+            x = vf_select(vm_ne(a, minus_inf), vf_add(x, a), minus_inf);
+        }
+        if (cut) {
+            vf at = vf_set1((float)j);
+            x = vf_select(vm_lt(at, lo), minus_inf, x);
+            x = vf_select(vm_lt(at, hi), x, minus_inf);
+        }
+        largest = vf_max(x, largest);
+        if (masked || cut || t->softcap != 0)
+            vf_store(s + j * ROWS, x);
+    }
+    return largest;
+}
+
+/*
+ * p = e^(s - m) for one column with the maximum brought up to date; its sum, in a fixed order, joins
+ * l. Returns alpha, by which the sums so far are to be multiplied.
+ */
+static vf block_softmax(const struct work *w, const struct keys *g, int column, vf largest)
+{
+    const vf zero = vf_set1(0.0f), minus_inf = vf_set1(MINUS_INF);
+    const float *s = w->s + column * LANES;
+    float *p = w->p + column * LANES;
+    float *m = w->m + column * LANES, *l = w->l + column * LANES;
+
+    vf m_new = vf_max(vf_load(m), largest);
+    vf base = vf_select(vm_ne(m_new, minus_inf), m_new, zero);
+    vf alpha = exp_nonpositive(vf_sub(vf_load(m), base));
+    vf_store(m, m_new);
+
+    /* t_i = ((p_i + p_i+16) + p_i+32) + p_i+48, where keys outside the group count as +0 */
+    vf t[LANES];
+    for (int i = 0; i < LANES; i++) {
+        t[i] = zero;
+        for (int j = i; j < g->end; j += LANES) {
+            if (j < g->begin)
+                continue;
+            vf x = exp_nonpositive(vf_sub(vf_load(s + j * ROWS), base));
+            vf_store(p + j * ROWS, x);
+            t[i] = vf_add(t[i], x);
+        }
+    }
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            t[i] = vf_add(t[i], t[i + half]);
+    vf_store(l, vf_fma(vf_load(l), alpha, t[0]));
+    return alpha;
+}
+
+/* One group of keys: everything from scores to the running output. */
+static void attend_keys(const struct work *w, const struct keys *g)
+{
+    float alpha[ROWS];
+    block_scores(w, g);
+    for (int column = g->column; column < g->column_end; column++) {
+        vf largest = finish_scores(w, g, column);
+        vf_store(alpha + column * LANES, block_softmax(w, g, column, largest));
+    }
+    block_output(w, g, alpha);
+}
+
+/* ---- walking the keys ------------------------------------------------------------------------- */
+
+static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+/* The part of the block at `first` that some column sees; false when none does. Columns between two
+ * that see it come along: their own rows' ranges exclude what they do not see. */
+static int find_group(const struct work *w, int64_t first, struct keys *g)
+{
+    const struct mha_attend_tile *t = w->tile;
+    int64_t begin = BLOCK, end = 0;
+    g->column = COLUMNS;
+    g->column_end = 0;
+    for (int column = 0; column < w->columns; column++) {
+        int64_t lo = clamp(w->column[column].lo - first, 0, BLOCK);
+        int64_t hi = clamp(w->column[column].hi - first, 0, BLOCK);
+        if (lo >= hi)
+            continue;
+        begin = lo < begin ? lo : begin;
+        end = hi > end ? hi : end;
+        g->column = column < g->column ? column : g->column;
+        g->column_end = column + 1;
+    }
+    if (begin >= end)
+        return 0;
+    g->first = first;
+    g->begin = (int)begin;
+    g->end = (int)end;
+    g->extra = 0;
+    g->k_stride = t->k_stride;
+    g->v_stride = t->v_stride;
+    g->k = t->k + (first + begin) * t->k_stride;
+    g->v = t->v ? t->v + (first + begin) * t->v_stride : t->v;
+    return 1;
+}
+
+/* The extra keys: a block of their own. */
+static void extra_group(const struct work *w, struct keys *g)
+{
+    const struct mha_attend_tile *t = w->tile;
+    *g = (struct keys){ .k = t->extra_k, .v = t->extra_v, .k_stride = t->D, .v_stride = t->Dv };
+    g->end = (int)t->extras;
+    g->column_end = w->columns;
+    g->extra = 1;
+}
+
+static void start_split(const struct work *w)
+{
+    for (int64_t i = 0; i < ROWS; i++) {
+        w->m[i] = MINUS_INF;
+        w->l[i] = 0;
+    }
+    for (int64_t i = 0; i < w->tile->Dv * ROWS; i++)
+        w->o[i] = 0;
+}
+
+/* Joins the split to the ones before it. */
+static void merge_split(const struct work *w)
+{
+    const vf zero = vf_set1(0.0f), minus_inf = vf_set1(MINUS_INF);
+    for (int column = 0; column < w->columns; column++) {
+        int64_t at = column * LANES;
+        vf m = vf_load(w->m + at), before = vf_load(w->total_m + at);
+        vf m_new = vf_max(before, m);
+        vf base = vf_select(vm_ne(m_new, minus_inf), m_new, zero);
+        vf a = exp_nonpositive(vf_sub(before, base));
+        vf b = exp_nonpositive(vf_sub(m, base));
+        vf l = vf_mul(vf_load(w->l + at), b);
+        vf_store(w->total_l + at, vf_fma(vf_load(w->total_l + at), a, l));
+        vf_store(w->total_m + at, m_new);
+        for (int64_t y = 0; y < w->tile->Dv; y++) {
+            float *total = w->total_o + y * ROWS + at;
+            vf o = vf_mul(vf_load(w->o + y * ROWS + at), b);
+            vf_store(total, vf_fma(vf_load(total), a, o));
+        }
+    }
+}
+
+/* All keys of the tile, split by split; the result is in total_m, total_l and total_o. */
+static void attend_all(const struct work *w, int64_t lo, int64_t hi)
+{
+    const struct mha_attend_tile *t = w->tile;
+    struct keys g;
+    for (int64_t i = 0; i < ROWS; i++) {
+        w->total_m[i] = MINUS_INF;
+        w->total_l[i] = 0;
+    }
+    for (int64_t i = 0; i < t->Dv * ROWS; i++)
+        w->total_o[i] = 0;
+
+    for (int64_t split = lo / MHA_SPLIT * MHA_SPLIT; split < hi; split += MHA_SPLIT) {
+        start_split(w);
+        for (int64_t first = split; first < hi && first < split + MHA_SPLIT; first += BLOCK)
+            if (find_group(w, first, &g))
+                attend_keys(w, &g);
+        merge_split(w);
+    }
+    if (t->extras > 0) {
+        start_split(w);
+        extra_group(w, &g);
+        attend_keys(w, &g);
+        merge_split(w);
+    }
+}
+
+/* ---- the tile --------------------------------------------------------------------------------- */
+
+/* Scaled query rows into the lanes; unused lanes of the last column are rows of zeros. */
+static void pack_queries(const struct work *w)
+{
+    const struct mha_attend_tile *t = w->tile;
+    for (int64_t row = 0; row < w->columns * LANES; row++)
+        for (int64_t x = 0; x < t->D; x++)
+            w->q[x * ROWS + row] = row < t->n_rows ? t->rows[row].q[x] * t->scale : 0.0f;
+}
+
+/* What each column sees, and all of them together. */
+static void find_ranges(struct work *w, int64_t *lo, int64_t *hi)
+{
+    const struct mha_attend_tile *t = w->tile;
+    *lo = INT64_MAX;
+    *hi = 0;
+    for (int column = 0; column < w->columns; column++) {
+        int64_t some_lo = INT64_MAX, some_hi = 0, all_lo = 0, all_hi = INT64_MAX;
+        for (int64_t row = column * LANES; row < t->n_rows && row < (column + 1) * LANES; row++) {
+            const struct mha_attend_row *r = &t->rows[row];
+            all_lo = r->lo > all_lo ? r->lo : all_lo;
+            all_hi = r->hi < all_hi ? r->hi : all_hi;
+            if (r->lo >= r->hi) {
+                all_hi = 0;
+                continue;
+            }
+            some_lo = r->lo < some_lo ? r->lo : some_lo;
+            some_hi = r->hi > some_hi ? r->hi : some_hi;
+        }
+        w->column[column].lo = some_lo;
+        w->column[column].hi = some_hi;
+        w->column[column].all_lo = all_lo;
+        w->column[column].all_hi = all_hi;
+        *lo = some_lo < *lo ? some_lo : *lo;
+        *hi = some_hi > *hi ? some_hi : *hi;
+    }
+}
+
+/* total_o becomes the output; says whether any of it is NaN. The fma with +0 leaves no -0. */
+static int divide_by_sum(const struct work *w)
+{
+    const vf zero = vf_set1(0.0f);
+    vm nan = vm_ne(zero, zero);
+    for (int column = 0; column < w->columns; column++) {
+        int64_t at = column * LANES;
+        vf l = vf_load(w->total_l + at);
+        vf inv = vf_select(vm_ne(l, zero), vf_div(vf_set1(1.0f), l), zero);
+        vf_store(w->inv + at, inv);
+        for (int64_t y = 0; y < w->tile->Dv; y++) {
+            vf o = vf_fma(vf_load(w->total_o + y * ROWS + at), inv, zero);
+            vf_store(w->total_o + y * ROWS + at, o);
+            nan = vm_or(nan, vm_ne(o, o));
+        }
+    }
+    return vm_any(nan);
+}
+
+/* Output and log-sum-exp to the rows. */
+static void store_rows(const struct work *w)
+{
+    const struct mha_attend_tile *t = w->tile;
+    float lse[ROWS];
+    for (int column = 0; column < w->columns; column++) {
+        vf l = vf_load(w->total_l + column * LANES);
+        vf sum = vf_add(vf_load(w->total_m + column * LANES), ln(l));
+        sum = vf_select(vm_ne(l, vf_set1(0.0f)), sum, vf_set1(MINUS_INF));
+        vf_store(lse + column * LANES, sum);
+    }
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        const struct mha_attend_row *r = &t->rows[row];
+        const float *o = w->total_o + row;
+        for (int64_t y = 0; y < t->Dv; y++)
+            r->out[y] = r->residual ? o[y * ROWS] + r->residual[y] : o[y * ROWS];
+        if (r->lse)
+            *r->lse = lse[row];
+    }
+}
+
+/* ---- weights ---------------------------------------------------------------------------------- */
+
+/* The weights of a group of keys to the rows, the first of them at index `at`. */
+static void store_weights(const struct work *w, const struct keys *g, int column, int64_t at)
+{
+    const struct mha_attend_tile *t = w->tile;
+    for (int64_t row = column * LANES; row < t->n_rows && row < (column + 1) * LANES; row++) {
+        const struct mha_attend_row *r = &t->rows[row];
+        const float *p = w->p + g->begin * ROWS + row;
+        for (int64_t j = 0; j < g->end - g->begin; j++) {
+            if (r->weights)
+                r->weights[at + j] = p[j * ROWS];
+            if (r->weights_mean)
+                r->weights_mean[at + j] += p[j * ROWS];
+        }
+    }
+}
+
+/* w = e^(s - M) / L, with M and L of all keys. */
+static void weigh_keys(const struct work *w, const struct keys *g, int64_t at)
+{
+    const vf zero = vf_set1(0.0f), minus_inf = vf_set1(MINUS_INF);
+    block_scores(w, g);
+    for (int column = g->column; column < g->column_end; column++) {
+        finish_scores(w, g, column);
+        vf m = vf_load(w->total_m + column * LANES);
+        vf inv = vf_load(w->inv + column * LANES);
+        for (int j = g->begin; j < g->end; j++) {
+            vf s = vf_load(w->s + j * ROWS + column * LANES);
+            vf x = vf_mul(exp_nonpositive(vf_sub(s, m)), inv);
+            vf_store(w->p + j * ROWS + column * LANES, vf_select(vm_ne(s, minus_inf), x, zero));
+        }
+        store_weights(w, g, column, at);
+    }
+}
+
+/* The second walk over the keys [lo, hi), when a row wants its weights or their mean. */
+static void tile_weights(const struct work *w, int64_t lo, int64_t hi)
+{
+    const struct mha_attend_tile *t = w->tile;
+    int64_t n = t->S + t->extras;
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        const struct mha_attend_row *r = &t->rows[row];
+        for (int64_t j = 0; j < n && r->weights; j++)
+            r->weights[j] = 0;
+        for (int64_t j = 0; j < n && r->weights_mean && (t->mean_step & MHA_MEAN_FIRST); j++)
+            r->weights_mean[j] = 0;
+    }
+    struct keys g;
+    for (int64_t first = lo / BLOCK * BLOCK; first < hi; first += BLOCK)
+        if (find_group(w, first, &g))
+            weigh_keys(w, &g, first + g.begin);
+    if (t->extras > 0) {
+        extra_group(w, &g);
+        weigh_keys(w, &g, t->S);
+    }
+    for (int64_t row = 0; row < t->n_rows && (t->mean_step & MHA_MEAN_LAST); row++)
+        for (int64_t j = 0; j < n && t->rows[row].weights_mean; j++)
+            t->rows[row].weights_mean[j] /= t->heads;
+}
+
+/* Lays the scratch out as mha_attend_tile_floats counts it. */
+static void lay_out(struct work *w)
+{
+    const struct mha_attend_tile *t = w->tile;
+    float *at = t->scratch;
+    float **const parts[] = { &w->q,   &w->o,       &w->total_o, &w->s,  &w->p,  &w->add,
+                              &w->m,   &w->l,       &w->total_m, &w->total_l, &w->lo, &w->hi,
+                              &w->inv };
+    const int64_t heights[] = { t->D, t->Dv, t->Dv, BLOCK, BLOCK, BLOCK, 1, 1, 1, 1, 1, 1, 1 };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        *parts[i] = at;
+        at += heights[i] * ROWS;
+    }
+}
+
+static void attend_f32(const struct mha_attend_tile *tile)
+{
+    struct work w = { .tile = tile, .columns = (int)((tile->n_rows + LANES - 1) / LANES) };
+    int64_t lo, hi;
+    lay_out(&w);
+    if (tile->softcap != 0)
+        w.cap_scale = 2 * 0x1.715476p+0f / tile->softcap;
+    pack_queries(&w);
+    find_ranges(&w, &lo, &hi);
+
+    float *separate_p = w.p;
+    w.p = w.s;
+    attend_all(&w, lo, hi);
+    if (divide_by_sum(&w)) {
+        w.p = separate_p;
+        w.careful = 1;
+        attend_all(&w, lo, hi);
+        divide_by_sum(&w);
+    }
+    store_rows(&w);
+    if (tile->rows[0].weights || tile->rows[0].weights_mean)
+        tile_weights(&w, lo, hi);
+}

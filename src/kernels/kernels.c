@@ -1,0 +1,21 @@
+/*
+ * The kernels of one instruction-set level: compiled once per level with -DMHA_ISA=<level>, a
+ * vocabulary vec_<level>.h and the families over its words. Exports one symbol, the table.
+ */
+#include "kernels.h"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+#include TEXT(JOIN(vec_, MHA_ISA).h)
+
+#include "math.inl"
+
+#include "attend.inl"
+
+const struct mha_kernels JOIN(mha_kernels_, MHA_ISA) = {
+    .isa = TEXT(MHA_ISA),
+    .attend_f32 = attend_f32,
+};

@@ -1,0 +1,87 @@
+/*
+ * The kernels: what changes with the instruction set. One table per level, made of the same sources
+ * over another vector vocabulary; the context keeps a pointer to the one in use.
+ *
+ * Kernels check nothing. Every argument was checked at the door, and plain numbers arrive here.
+ */
+#ifndef MHA_KERNELS_H
+#define MHA_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    MHA_TILE_ROWS = 48, /* query rows of a tile at most: three vectors of sixteen */
+    MHA_BLOCK = 64,     /* keys of a block, counted from key 0 */
+    MHA_SPLIT = 512     /* keys of a split, counted from key 0 */
+};
+
+/* One query row: D floats at q. It sees the keys lo <= j < hi that its mask leaves, then the extra
+ * keys. Outputs that are NULL are not wanted. */
+struct mha_attend_row {
+    const float *q;
+    int64_t lo, hi;        /* 0 <= lo <= hi <= S; keys outside are never read */
+    const void *mask;      /* the mask element of key 0 */
+    int64_t sees_extra;    /* 0: not even the extra keys */
+    const float *residual; /* Dv floats added to the output, or NULL; may be `out` itself */
+    float *out;            /* Dv floats, not NULL when Dv > 0 */
+    float *lse;            /* one float */
+    float *weights;        /* S + extras floats */
+    float *weights_mean;   /* the same, summed over heads; see mean_step */
+};
+
+enum mha_mean_step {
+    MHA_MEAN_FIRST = 1, /* weights_mean starts here: earlier contents are ignored */
+    MHA_MEAN_LAST = 2   /* and ends here: the sum is divided by `heads` */
+};
+
+enum mha_attend_mask {
+    MHA_ATTEND_UNMASKED = 0,
+    MHA_ATTEND_KEEP = 1,    /* bytes, nonzero keeps */
+    MHA_ATTEND_DROP = 2,    /* bytes, nonzero drops */
+    MHA_ATTEND_ADDITIVE = 3 /* floats */
+};
+
+/* Some query rows against the keys of one key/value head. */
+struct mha_attend_tile {
+    const struct mha_attend_row *rows;
+    int64_t n_rows; /* 1..MHA_TILE_ROWS */
+
+    const float *k, *v; /* row j is D floats at k + j * k_stride, Dv floats at v + j * v_stride */
+    int64_t k_stride, v_stride;
+    int64_t D, S;
+    int64_t Dv; /* 0: no row wants its output */
+
+    const float *extra_k, *extra_v; /* [extras, D] and [extras, Dv], contiguous */
+    int64_t extras;                 /* 0..2 */
+
+    float scale;
+    float softcap;       /* 0: off */
+    int32_t mask_kind;   /* enum mha_attend_mask */
+    int64_t mask_stride; /* elements from key to key: 1, or 0 where the mask is broadcast */
+
+    int32_t mean_step; /* enum mha_mean_step, or-ed */
+    float heads;       /* divisor of the head mean */
+
+    float *scratch; /* mha_attend_tile_floats(D, Dv) floats at a multiple of 64 bytes */
+};
+
+/* Floats of scratch for one tile: the query and two outputs with rows in the lanes, three blocks of
+ * keys (scores, probabilities, mask), eight numbers a row. D and Dv are below 2^31. */
+static inline int64_t mha_attend_tile_floats(int64_t D, int64_t Dv)
+{
+    return MHA_TILE_ROWS * (D + 2 * Dv + 3 * MHA_BLOCK + 8);
+}
+
+struct mha_kernels {
+    const char *isa; /* "generic", "avx2" */
+
+    /* Attention of one tile, by docs/numerics.md: all outputs of all its rows. Rows are read whole
+     * before the first output is written, so an output may be its own row's residual or query. */
+    void (*attend_f32)(const struct mha_attend_tile *tile);
+};
+
+extern const struct mha_kernels mha_kernels_generic;
+extern const struct mha_kernels mha_kernels_avx2; /* x86-64 only */
+
+#endif
