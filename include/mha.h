@@ -348,7 +348,7 @@ enum mha_window_flag {
  * A score is q.k * scale, then softcap, then + additive mask, then masked. The pair bias_k/bias_v
  * and the zero pair are extra keys after all others, bias first: visible to every row within the
  * query length whatever the restrictions say, scaled and softcapped, never masked; their weights
- * are the last columns.
+ * are the last columns. A zero pair that both the layer and the call ask for is one pair.
  */
 struct mha_options {
     int64_t size;

@@ -31,12 +31,28 @@
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 
-typedef float vf __attribute__((vector_size(64)));
-typedef int32_t vm __attribute__((vector_size(64)));
+/* Four lanes, in one register of any 128-bit machine; a vf is four of them. */
+typedef float quad __attribute__((vector_size(16)));
+typedef int32_t quad_bits __attribute__((vector_size(16)));
+
+struct vf {
+    quad a, b, c, d;
+};
+struct vm {
+    quad_bits a, b, c, d; /* all ones or all zeros in each lane */
+};
+typedef struct vf vf;
+typedef struct vm vm;
+
+VEC_INLINE quad quad_select(quad_bits m, quad x, quad y)
+{
+    return (quad)(((quad_bits)x & m) | ((quad_bits)y & ~m));
+}
 
 VEC_INLINE vf vf_set1(float x)
 {
-    return (vf){ x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x };
+    quad q = { x, x, x, x };
+    return (vf){ q, q, q, q };
 }
 
 VEC_INLINE vf vf_load(const float *p)
@@ -51,90 +67,99 @@ VEC_INLINE void vf_store(float *p, vf x)
     memcpy(p, &x, sizeof x);
 }
 
-VEC_INLINE vf vf_add(vf a, vf b)
+VEC_INLINE vf vf_add(vf x, vf y)
 {
-    return a + b;
+    return (vf){ x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d };
 }
 
-VEC_INLINE vf vf_sub(vf a, vf b)
+VEC_INLINE vf vf_sub(vf x, vf y)
 {
-    return a - b;
+    return (vf){ x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d };
 }
 
-VEC_INLINE vf vf_mul(vf a, vf b)
+VEC_INLINE vf vf_mul(vf x, vf y)
 {
-    return a * b;
+    return (vf){ x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d };
 }
 
-VEC_INLINE vf vf_div(vf a, vf b)
+VEC_INLINE vf vf_div(vf x, vf y)
 {
-    return a / b;
+    return (vf){ x.a / y.a, x.b / y.b, x.c / y.c, x.d / y.d };
 }
 
-VEC_INLINE vf vf_fma(vf a, vf b, vf c)
+VEC_INLINE vf vf_fma(vf x, vf y, vf z)
 {
-    return a * b + c;
+    return vf_add(vf_mul(x, y), z);
 }
 
-VEC_INLINE vf vf_select(vm m, vf a, vf b)
+VEC_INLINE vf vf_select(vm m, vf x, vf y)
 {
-    return (vf)(((vm)a & m) | ((vm)b & ~m));
+    return (vf){ quad_select(m.a, x.a, y.a), quad_select(m.b, x.b, y.b),
+                 quad_select(m.c, x.c, y.c), quad_select(m.d, x.d, y.d) };
 }
 
-VEC_INLINE vm vm_lt(vf a, vf b)
+VEC_INLINE vm vm_lt(vf x, vf y)
 {
-    return a < b;
+    return (vm){ x.a < y.a, x.b < y.b, x.c < y.c, x.d < y.d };
 }
 
-VEC_INLINE vm vm_ne(vf a, vf b)
+VEC_INLINE vm vm_ne(vf x, vf y)
 {
-    return a != b;
+    return (vm){ x.a != y.a, x.b != y.b, x.c != y.c, x.d != y.d };
 }
 
 VEC_INLINE vm vm_or(vm m, vm n)
 {
-    return m | n;
+    return (vm){ m.a | n.a, m.b | n.b, m.c | n.c, m.d | n.d };
 }
 
 VEC_INLINE bool vm_any(vm m)
 {
-    int32_t any = 0;
-    for (int i = 0; i < 16; i++)
-        any |= m[i];
-    return any != 0;
+    quad_bits any = m.a | m.b | m.c | m.d;
+    return (any[0] | any[1] | any[2] | any[3]) != 0;
 }
 
-VEC_INLINE vf vf_max(vf a, vf b)
+VEC_INLINE vf vf_max(vf x, vf y)
 {
-    return vf_select(a > b, a, b);
+    return vf_select(vm_lt(y, x), x, y);
+}
+
+VEC_INLINE vf vf_sign(vf x, vf y)
+{
+    const quad_bits size = { INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX };
+    return (vf){ quad_select(size, x.a, y.a), quad_select(size, x.b, y.b),
+                 quad_select(size, x.c, y.c), quad_select(size, x.d, y.d) };
 }
 
 VEC_INLINE vf vf_abs(vf x)
 {
-    return (vf)((vm)x & 0x7fffffff);
-}
-
-VEC_INLINE vf vf_sign(vf a, vf b)
-{
-    return (vf)(((vm)a & 0x7fffffff) | ((vm)b & ~0x7fffffff));
+    return vf_sign(x, vf_set1(0.0f));
 }
 
 /* 1.5 * 2^23: a float of this size has no fraction, so adding it rounds. */
 VEC_INLINE vf vf_round(vf x)
 {
-    return x + 12582912.0f - 12582912.0f;
+    return vf_sub(vf_add(x, vf_set1(12582912.0f)), vf_set1(12582912.0f));
 }
 
 /* The sum's low mantissa bits are n + 127, the biased exponent of 2^n. */
 VEC_INLINE vf vf_pow2(vf n)
 {
-    return (vf)((vm)(n + 12583039.0f) << 23);
+    vf sum = vf_add(n, vf_set1(12583039.0f));
+    return (vf){ (quad)((quad_bits)sum.a << 23), (quad)((quad_bits)sum.b << 23),
+                 (quad)((quad_bits)sum.c << 23), (quad)((quad_bits)sum.d << 23) };
+}
+
+VEC_INLINE quad split_quad(quad x, quad *e)
+{
+    *e = __builtin_convertvector(((quad_bits)x >> 23) - 126, quad);
+    return (quad)(((quad_bits)x & 0x007fffff) | 0x3f000000);
 }
 
 VEC_INLINE vf vf_split(vf x, vf *e)
 {
-    *e = __builtin_convertvector(((vm)x >> 23) - 126, vf);
-    return (vf)(((vm)x & 0x007fffff) | 0x3f000000);
+    return (vf){ split_quad(x.a, &e->a), split_quad(x.b, &e->b), split_quad(x.c, &e->c),
+                 split_quad(x.d, &e->d) };
 }
 
 VEC_INLINE vf vf_keep(vf x)

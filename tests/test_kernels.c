@@ -1,0 +1,199 @@
+/* Every kernel of every level this CPU runs, called as attend.c calls it, at all sizes around vectors,
+ * register tiles, blocks and splits. All memory, the scratch too, ends at an unreadable page. */
+#include "support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "canonical.h"
+#include "reference.h"
+
+#include "../src/cpu.h"
+#include "../src/kernels/kernels.h"
+
+static const struct mha_kernels *const levels[] = {
+#if defined(__x86_64__)
+    &mha_kernels_avx2,
+#endif
+    &mha_kernels_generic,
+};
+
+/* One problem for a kernel: some rows of one head, keys lo..hi of each chosen at random. */
+struct problem {
+    int64_t rows, S, D, Dv, extras;
+    float *q, *k, *v, *extra_k, *extra_v;
+    struct mha_attend_row row[MHA_TILE_ROWS];
+    unsigned char *mask; /* [rows, S]: what the oracles see instead of lo and hi */
+    float *out, *lse, *weights, *mean, *scratch;
+};
+
+static void problem_make(struct problem *p, int64_t rows, int64_t S, int64_t D, int64_t Dv)
+{
+    *p = (struct problem){ .rows = rows, .S = S, .D = D, .Dv = Dv, .extras = random_below(2) };
+    p->q = guarded_floats(rows * D);
+    p->k = guarded_floats(S * D);
+    p->v = guarded_floats(S * Dv);
+    p->extra_k = guarded_floats(p->extras * D);
+    p->extra_v = guarded_floats(p->extras * Dv);
+    p->mask = guarded(rows * S);
+    p->out = guarded_floats(rows * Dv);
+    p->lse = guarded_floats(rows);
+    p->weights = guarded_floats(rows * (S + p->extras));
+    p->mean = guarded_floats(rows * (S + p->extras));
+    p->scratch = guarded(mha_attend_tile_floats(D, Dv) * (int64_t)sizeof(float));
+    bool all = random_below(2) == 0;
+    for (int64_t i = 0; i < rows; i++) {
+        struct mha_attend_row *row = &p->row[i];
+        row->hi = all ? S : random_below(S + 1);
+        row->lo = all ? 0 : random_below(row->hi + 1);
+        row->sees_extra = 1;
+        row->q = p->q + i * D;
+        row->out = p->out + i * Dv;
+        row->lse = p->lse + i;
+        row->weights = p->weights + i * (S + p->extras);
+        row->weights_mean = p->mean + i * (S + p->extras);
+        for (int64_t j = row->lo; j < row->hi; j++)
+            p->mask[i * S + j] = 1;
+    }
+}
+
+static void problem_free(struct problem *p)
+{
+    void *const blocks[] = { p->q,       p->k,   p->v,   p->extra_k, p->extra_v, p->mask,
+                             p->scratch, p->out, p->lse, p->weights, p->mean };
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
+        guarded_free(blocks[i]);
+}
+
+/* The same problem in the interface's terms, for the oracles. */
+struct question {
+    struct mha_tensor q, k, v, extra_k, extra_v, mask;
+    struct mha_inputs inputs;
+    struct mha_options options;
+};
+
+static void question_make(struct question *o, struct problem *p)
+{
+    *o = (struct question){
+        .q = mha_tensor_4d(p->q, MHA_FLOAT32, 1, p->rows, 1, p->D),
+        .k = mha_tensor_4d(p->k, MHA_FLOAT32, 1, p->S, 1, p->D),
+        .v = mha_tensor_4d(p->v, MHA_FLOAT32, 1, p->S, 1, p->Dv),
+        .extra_k = mha_tensor_2d(p->extra_k, MHA_FLOAT32, 1, p->D),
+        .extra_v = mha_tensor_2d(p->extra_v, MHA_FLOAT32, 1, p->Dv),
+        .mask = mha_tensor_4d(p->mask, MHA_UINT8, 1, 1, p->rows, p->S),
+    };
+    o->inputs = (struct mha_inputs){ .query = &o->q, .key = &o->k, .value = &o->v };
+    if (p->extras) {
+        o->inputs.bias_k = &o->extra_k;
+        o->inputs.bias_v = &o->extra_v;
+    }
+    o->options = (struct mha_options){ .mask_kind = MHA_MASK_KEEP, .mask = &o->mask };
+}
+
+/* A bound for tests of values: sums of up to n products of numbers below 1, grown by the softmax. */
+static double bound(const struct problem *p)
+{
+    double u = 0x1p-24;
+    return 4 * u * (sqrt((double)p->D) * (double)p->D + sqrt((double)p->S) + 8);
+}
+
+static void check_answer(const char *name, struct problem *p, bool canonical)
+{
+    struct question o;
+    question_make(&o, p);
+    int64_t keys = p->rows * (p->S + p->extras);
+    struct reference_result want;
+    reference_attention(&o.inputs, &o.options, &want);
+    check_close(name, p->out, want.out, want.out_count, bound(p));
+    check_close(name, p->lse, want.lse, want.lse_count, bound(p));
+    check_close(name, p->weights, want.weights, want.weights_count, bound(p));
+    reference_free(&want);
+    /* One head: its mean is itself. */
+    check_same_bits(name, p->mean, p->weights, keys);
+    if (canonical) {
+        struct canonical_result bits;
+        canonical_attention(&o.inputs, &o.options, &bits);
+        check_same_bits(name, p->out, bits.out, p->rows * p->Dv);
+        check_same_bits(name, p->lse, bits.lse, p->rows);
+        check_same_bits(name, p->weights, bits.weights, keys);
+        canonical_free(&bits);
+    }
+}
+
+static void check_size(int64_t rows, int64_t S, int64_t D, int64_t Dv)
+{
+    struct problem p;
+    problem_make(&p, rows, S, D, Dv);
+    for (int64_t i = 0; i < COUNT(levels); i++) {
+        if (!mha_cpu_runs(levels[i]->isa))
+            continue;
+        char name[128];
+        snprintf(name, sizeof name, "%s rows %d S %d D %d Dv %d", levels[i]->isa, (int)rows, (int)S,
+                 (int)D, (int)Dv);
+        struct mha_attend_tile tile = {
+            .rows = p.row,
+            .n_rows = rows,
+            .k = p.k,
+            .v = p.v,
+            .k_stride = D,
+            .v_stride = Dv,
+            .D = D,
+            .Dv = Dv,
+            .S = S,
+            .extra_k = p.extra_k,
+            .extra_v = p.extra_v,
+            .extras = p.extras,
+            .scale = (float)(1.0 / sqrt((double)D)),
+            .mean_step = MHA_MEAN_FIRST | MHA_MEAN_LAST,
+            .heads = 1,
+            .scratch = p.scratch,
+        };
+        levels[i]->attend_f32(&tile);
+        check_answer(name, &p, strcmp(levels[i]->isa, "generic") != 0);
+    }
+    problem_free(&p);
+}
+
+/* Rows: around each vector of a tile. */
+static void attend_f32_rows(void **state)
+{
+    (void)state;
+    for (int64_t rows = 1; rows <= MHA_TILE_ROWS; rows++)
+        check_size(rows, 1 + random_below(70), 1 + random_below(20), 1 + random_below(20));
+}
+
+/* Keys: every remainder of the register tiles, around blocks and splits. */
+static void attend_f32_keys(void **state)
+{
+    (void)state;
+    for (int64_t S = 0; S <= 2 * MHA_BLOCK + 2; S++)
+        check_size(1 + random_below(MHA_TILE_ROWS), S, 7, 5);
+    for (int64_t S = MHA_SPLIT - 2; S <= MHA_SPLIT + 2; S++)
+        check_size(19, S, 3, 2);
+    check_size(5, 2 * MHA_SPLIT + MHA_BLOCK + 1, 2, 3);
+}
+
+/* Widths: every remainder of the register tiles, up to three vectors and two. */
+static void attend_f32_widths(void **state)
+{
+    (void)state;
+    for (int64_t D = 1; D <= 50; D++)
+        check_size(1 + random_below(MHA_TILE_ROWS), 1 + random_below(66), D, 51 - D);
+    check_size(17, 65, 128, 257);
+}
+
+enum { KERNELS_TESTED = 1 };
+_Static_assert(sizeof(struct mha_kernels)
+                   == sizeof(const char *) + KERNELS_TESTED * sizeof(void (*)(void)),
+               "every kernel of the table has its tests here");
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attend_f32_rows),
+        cmocka_unit_test(attend_f32_keys),
+        cmocka_unit_test(attend_f32_widths),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
