@@ -28,7 +28,9 @@ enum {
     ROWS = MHA_TILE_ROWS,
     BLOCK = MHA_BLOCK,
     LANES = 16,
-    COLUMNS = MHA_TILE_ROWS / LANES
+    COLUMNS = MHA_TILE_ROWS / LANES,
+    MOST_ROWS = 8, /* of a register tile, on any level */
+    MOST_COLUMNS = 3
 };
 
 #define MINUS_INF (-__builtin_inff())
@@ -70,12 +72,12 @@ struct keys {
  * acc[r][c] += sum over i < n of a[r * a_row + i * a_step] * b[i][c], ascending in i: one register
  * tile. `rows` and `columns` are literals at each call.
  */
-VEC_INLINE void multiply(vf acc[VEC_ROWS][VEC_COLUMNS], const float *a, int64_t a_row,
+VEC_INLINE void multiply(vf acc[MOST_ROWS][MOST_COLUMNS], const float *a, int64_t a_row,
                          int64_t a_step, const float *b, int64_t n, const int rows,
                          const int columns)
 {
     for (int64_t i = 0; i < n; i++) {
-        vf bc[VEC_COLUMNS];
+        vf bc[MOST_COLUMNS];
 #pragma GCC unroll 3
         for (int c = 0; c < columns; c++)
             bc[c] = vf_keep(vf_load(b + i * ROWS + c * LANES));
@@ -89,12 +91,12 @@ VEC_INLINE void multiply(vf acc[VEC_ROWS][VEC_COLUMNS], const float *a, int64_t 
     }
 }
 
-VEC_INLINE void clear(vf acc[VEC_ROWS][VEC_COLUMNS])
+VEC_INLINE void clear(vf acc[MOST_ROWS][MOST_COLUMNS])
 {
 #pragma GCC unroll 8
-    for (int r = 0; r < VEC_ROWS; r++)
+    for (int r = 0; r < MOST_ROWS; r++)
 #pragma GCC unroll 3
-        for (int c = 0; c < VEC_COLUMNS; c++)
+        for (int c = 0; c < MOST_COLUMNS; c++)
             acc[r][c] = vf_set1(0.0f);
 }
 
@@ -102,7 +104,7 @@ VEC_INLINE void clear(vf acc[VEC_ROWS][VEC_COLUMNS])
 VEC_INLINE void score_tile(const float *k, int64_t k_stride, const float *q, int64_t D, float *s,
                            const int rows, const int columns)
 {
-    vf acc[VEC_ROWS][VEC_COLUMNS];
+    vf acc[MOST_ROWS][MOST_COLUMNS];
     clear(acc);
     multiply(acc, k, k_stride, 1, q, D, rows, columns);
 #pragma GCC unroll 8
@@ -116,7 +118,7 @@ VEC_INLINE void score_tile(const float *k, int64_t k_stride, const float *q, int
 VEC_INLINE void output_tile(const float *v, int64_t v_stride, const float *p, int64_t n,
                             const float *alpha, float *o, const int rows, const int columns)
 {
-    vf acc[VEC_ROWS][VEC_COLUMNS];
+    vf acc[MOST_ROWS][MOST_COLUMNS];
     clear(acc);
     multiply(acc, v, 1, v_stride, p, n, rows, columns);
 #pragma GCC unroll 8
@@ -136,39 +138,56 @@ static inline int64_t take_rows(int64_t rest)
     return (rest + 1) / 2;
 }
 
-/* Calls do(rows) with a literal for each number of rows a register tile can have. */
-#if VEC_ROWS == 6
-#define WITH_ROWS(n, do)                                                                           \
+/* Calls do(n) with n a literal, 1 <= n <= most; the cases above `most` vanish. */
+#define WITH_LITERAL(n, most, do)                                                                  \
     switch (n) {                                                                                   \
     case 1: do(1); break;                                                                          \
-    case 2: do(2); break;                                                                          \
-    case 3: do(3); break;                                                                          \
-    case 4: do(4); break;                                                                          \
-    case 5: do(5); break;                                                                          \
-    default: do(6); break;                                                                         \
+    case 2: if ((most) >= 2) do(2); break;                                                         \
+    case 3: if ((most) >= 3) do(3); break;                                                         \
+    case 4: if ((most) >= 4) do(4); break;                                                         \
+    case 5: if ((most) >= 5) do(5); break;                                                         \
+    case 6: if ((most) >= 6) do(6); break;                                                         \
+    case 7: if ((most) >= 7) do(7); break;                                                         \
+    default: if ((most) >= 8) do(8); break;                                                        \
     }
-#elif VEC_ROWS == 2
-#define WITH_ROWS(n, do)                                                                           \
-    switch (n) {                                                                                   \
-    case 1: do(1); break;                                                                          \
-    default: do(2); break;                                                                         \
+
+/* The scores of a group of keys in some columns side by side. */
+VEC_INLINE void score_columns(const struct work *w, const struct keys *g, int column,
+                              const int columns)
+{
+    for (int64_t j = g->begin, n; j < g->end; j += n) {
+        const float *k = g->k + (j - g->begin) * g->k_stride;
+        float *s = w->s + j * ROWS + column * LANES;
+        n = take_rows(g->end - j);
+#define DO(rows) score_tile(k, g->k_stride, w->q + column * LANES, w->tile->D, s, rows, columns)
+        WITH_LITERAL(n, VEC_ROWS, DO)
+#undef DO
     }
-#endif
+}
+
+/* o = o * alpha + p v for a group of keys in some columns side by side. */
+VEC_INLINE void output_columns(const struct work *w, const struct keys *g, const float *alpha,
+                               int column, const int columns)
+{
+    const float *p = w->p + g->begin * ROWS + column * LANES;
+    for (int64_t y = 0, n; y < w->tile->Dv; y += n) {
+        float *o = w->o + y * ROWS + column * LANES;
+        n = take_rows(w->tile->Dv - y);
+#define DO(rows)                                                                                   \
+    output_tile(g->v + y, g->v_stride, p, g->end - g->begin, alpha + column * LANES, o, rows, columns)
+        WITH_LITERAL(n, VEC_ROWS, DO)
+#undef DO
+    }
+}
 
 /* The scores of a group of keys, in the columns that see any of it. */
 static void block_scores(const struct work *w, const struct keys *g)
 {
-    int64_t D = w->tile->D;
-    for (int column = g->column; column < g->column_end; column++) {
-        const float *q = w->q + column * LANES;
-        for (int64_t j = g->begin, n; j < g->end; j += n) {
-            const float *k = g->k + (j - g->begin) * g->k_stride;
-            float *s = w->s + j * ROWS + column * LANES;
-            n = take_rows(g->end - j);
-#define SCORE_TILE(rows) score_tile(k, g->k_stride, q, D, s, rows, 1)
-            WITH_ROWS(n, SCORE_TILE)
-#undef SCORE_TILE
-        }
+    for (int column = g->column, n; column < g->column_end; column += n) {
+        n = g->column_end - column < VEC_COLUMNS ? g->column_end - column : VEC_COLUMNS;
+#define DO(columns) score_columns(w, g, column, columns)
+        WITH_LITERAL(n, VEC_COLUMNS, DO)
+#undef DO
     }
 }
 
@@ -192,22 +211,13 @@ static void careful_output(const struct work *w, const struct keys *g, int colum
 /* o = o * alpha + p v for a group of keys. */
 static void block_output(const struct work *w, const struct keys *g, const float *alpha)
 {
-    int64_t Dv = w->tile->Dv;
-    for (int column = g->column; column < g->column_end; column++) {
-        if (w->careful) {
-            careful_output(w, g, column, alpha);
-            continue;
-        }
-        const float *p = w->p + g->begin * ROWS + column * LANES;
-        const float *scale = alpha + column * LANES;
-        int64_t keys = g->end - g->begin;
-        for (int64_t y = 0, n; y < Dv; y += n) {
-            float *o = w->o + y * ROWS + column * LANES;
-            n = take_rows(Dv - y);
-#define OUTPUT_TILE(rows) output_tile(g->v + y, g->v_stride, p, keys, scale, o, rows, 1)
-            WITH_ROWS(n, OUTPUT_TILE)
-#undef OUTPUT_TILE
-        }
+    for (int column = g->column; column < g->column_end && w->careful; column++)
+        careful_output(w, g, column, alpha);
+    for (int column = g->column, n; column < g->column_end && !w->careful; column += n) {
+        n = g->column_end - column < VEC_COLUMNS ? g->column_end - column : VEC_COLUMNS;
+#define DO(columns) output_columns(w, g, alpha, column, columns)
+        WITH_LITERAL(n, VEC_COLUMNS, DO)
+#undef DO
     }
 }
 
@@ -462,9 +472,22 @@ static void attend_all(const struct work *w, int64_t lo, int64_t hi)
 static void pack_queries(const struct work *w)
 {
     const struct mha_attend_tile *t = w->tile;
-    for (int64_t row = 0; row < w->columns * LANES; row++)
-        for (int64_t x = 0; x < t->D; x++)
-            w->q[x * ROWS + row] = row < t->n_rows ? t->rows[row].q[x] * t->scale : 0.0f;
+    const vf scale = vf_set1(t->scale);
+    for (int column = 0; column < w->columns; column++) {
+        const struct mha_attend_row *row = &t->rows[column * LANES];
+        int64_t lanes = t->n_rows - column * LANES, x = 0;
+        for (; x + LANES <= t->D; x += LANES) {
+            vf block[LANES];
+            for (int i = 0; i < LANES; i++)
+                block[i] = i < lanes ? vf_mul(vf_load(row[i].q + x), scale) : vf_set1(0.0f);
+            vf_transpose(block);
+            for (int i = 0; i < LANES; i++)
+                vf_store(w->q + (x + i) * ROWS + column * LANES, block[i]);
+        }
+        for (; x < t->D; x++)
+            for (int i = 0; i < LANES; i++)
+                w->q[x * ROWS + column * LANES + i] = i < lanes ? row[i].q[x] * t->scale : 0.0f;
+    }
 }
 
 /* What each column sees, and all of them together. */
@@ -514,24 +537,44 @@ static int divide_by_sum(const struct work *w)
     return vm_any(nan);
 }
 
+/* The outputs of a column to its rows, with the residual. */
+static void store_outputs(const struct work *w, int column)
+{
+    const struct mha_attend_tile *t = w->tile;
+    const struct mha_attend_row *row = &t->rows[column * LANES];
+    const float *o = w->total_o + column * LANES;
+    int64_t lanes = t->n_rows - column * LANES, y = 0;
+    for (; y + LANES <= t->Dv; y += LANES) {
+        vf block[LANES];
+        for (int i = 0; i < LANES; i++)
+            block[i] = vf_load(o + (y + i) * ROWS);
+        vf_transpose(block);
+        for (int i = 0; i < LANES && i < lanes; i++) {
+            const float *residual = row[i].residual;
+            vf_store(row[i].out + y,
+                     residual ? vf_add(block[i], vf_load(residual + y)) : block[i]);
+        }
+    }
+    for (; y < t->Dv; y++)
+        for (int i = 0; i < LANES && i < lanes; i++) {
+            float value = o[y * ROWS + i];
+            row[i].out[y] = row[i].residual ? value + row[i].residual[y] : value;
+        }
+}
+
 /* Output and log-sum-exp to the rows. */
 static void store_rows(const struct work *w)
 {
     const struct mha_attend_tile *t = w->tile;
-    float lse[ROWS];
     for (int column = 0; column < w->columns; column++) {
+        float lse[LANES];
         vf l = vf_load(w->total_l + column * LANES);
         vf sum = vf_add(vf_load(w->total_m + column * LANES), ln(l));
-        sum = vf_select(vm_ne(l, vf_set1(0.0f)), sum, vf_set1(MINUS_INF));
-        vf_store(lse + column * LANES, sum);
-    }
-    for (int64_t row = 0; row < t->n_rows; row++) {
-        const struct mha_attend_row *r = &t->rows[row];
-        const float *o = w->total_o + row;
-        for (int64_t y = 0; y < t->Dv; y++)
-            r->out[y] = r->residual ? o[y * ROWS] + r->residual[y] : o[y * ROWS];
-        if (r->lse)
-            *r->lse = lse[row];
+        vf_store(lse, vf_select(vm_ne(l, vf_set1(0.0f)), sum, vf_set1(MINUS_INF)));
+        for (int64_t i = 0; i < LANES && column * LANES + i < t->n_rows; i++)
+            if (t->rows[column * LANES + i].lse)
+                *t->rows[column * LANES + i].lse = lse[i];
+        store_outputs(w, column);
     }
 }
 

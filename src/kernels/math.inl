@@ -12,8 +12,7 @@ VEC_INLINE vf exp2_nonpositive(vf t)
     p = vf_fma(p, f, vf_set1(0x1.ebf9bcp-3f));
     p = vf_fma(p, f, vf_set1(0x1.62e42ap-1f));
     p = vf_fma(p, f, vf_set1(1.0f));
-    p = vf_mul(p, vf_pow2(n));
-    return vf_select(vm_lt(t, vf_set1(-126.0f)), vf_set1(0.0f), p);
+    return vf_select(vm_lt(t, vf_set1(-126.0f)), vf_set1(0.0f), vf_scale2(p, n));
 }
 
 /* e^d for d <= 0. One multiplication after the caller's subtraction: e^0 is exactly 1. */
@@ -58,7 +57,7 @@ VEC_INLINE vf tanh_scaled(vf s, vf k)
     p = vf_fma(p, f, vf_set1(0x1.c6afa4p-5f));
     p = vf_fma(p, f, vf_set1(0x1.ebfbdep-3f));
     vf h = vf_fma(f, vf_set1(0x1.62e430p-1f), vf_mul(g, p));
-    vf w = vf_pow2(n);
+    vf w = vf_scale2(vf_set1(1.0f), n);
     vf e = vf_fma(h, w, vf_sub(w, vf_set1(1.0f)));
     return vf_sign(vf_div(e, vf_add(e, vf_set1(2.0f))), s);
 }

@@ -110,11 +110,12 @@ VEC_INLINE vf vf_round(vf x)
 }
 
 /* The sum's low mantissa bits are n + 127, the biased exponent of 2^n. */
-VEC_INLINE vf vf_pow2(vf n)
+VEC_INLINE vf vf_scale2(vf x, vf n)
 {
     vf sum = vf_add(n, vf_set1(12583039.0f));
-    return (vf){ _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(sum.a), 23)),
+    vf power = { _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(sum.a), 23)),
                  _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(sum.b), 23)) };
+    return vf_mul(x, power);
 }
 
 VEC_INLINE __m256 split_half(__m256 x, __m256 *e)
@@ -129,6 +130,48 @@ VEC_INLINE __m256 split_half(__m256 x, __m256 *e)
 VEC_INLINE vf vf_split(vf x, vf *e)
 {
     return (vf){ split_half(x.a, &e->a), split_half(x.b, &e->b) };
+}
+
+/* Eight rows of eight: pairs, then quads of rows are interleaved, then the 128-bit parts swapped. */
+VEC_INLINE void transpose_half(__m256 x[8])
+{
+    __m256 t[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        __m256 a = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        __m256 b = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        __m256 c = _mm256_shuffle_ps(t[i + 4], t[i + 6], 0x44);
+        __m256 d = _mm256_shuffle_ps(t[i + 4], t[i + 6], 0xee);
+        x[2 * i] = _mm256_permute2f128_ps(a, c, 0x20);
+        x[2 * i + 1] = _mm256_permute2f128_ps(b, d, 0x20);
+        x[2 * i + 4] = _mm256_permute2f128_ps(a, c, 0x31);
+        x[2 * i + 5] = _mm256_permute2f128_ps(b, d, 0x31);
+    }
+}
+
+VEC_INLINE void vf_transpose(vf x[16])
+{
+    __m256 corner[4][8]; /* upper left, upper right, lower left, lower right */
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        corner[0][i] = x[i].a;
+        corner[1][i] = x[i].b;
+        corner[2][i] = x[i + 8].a;
+        corner[3][i] = x[i + 8].b;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        transpose_half(corner[i]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        x[i] = (vf){ corner[0][i], corner[2][i] };
+        x[i + 8] = (vf){ corner[1][i], corner[3][i] };
+    }
 }
 
 VEC_INLINE vf vf_keep(vf x)

@@ -11,9 +11,11 @@
  *   vf_abs(x)             without the sign            vf_sign(a, b)   |a| with the sign of b
  *   vf_fma(a, b, c)       a * b + c, rounded once (here twice: the generic level has bits of its own)
  *   vf_round(x)           nearest integer, ties to even, for |x| < 2^22
- *   vf_pow2(n)            2^n for an integer -126 <= n <= 127; any number for any other n
+ *   vf_scale2(x, n)       x * 2^n for an integer -126 <= n <= 127; NaN for a NaN x, else any number for
+ *                         any other n
  *   vf_split(x, &e)       x = m * 2^e for a positive normal x: returns m in [0.5, 1)
  *   vf_select(m, a, b)    m ? a : b
+ *   vf_transpose(x[16])   x[i] lane j and x[j] lane i change places
  *   vf_keep(x)            x, in a register: keeps the compiler from reading memory again at each use
  *
  * VEC_ROWS x VEC_COLUMNS is the largest register tile of products: that many broadcast rows times
@@ -143,11 +145,12 @@ VEC_INLINE vf vf_round(vf x)
 }
 
 /* The sum's low mantissa bits are n + 127, the biased exponent of 2^n. */
-VEC_INLINE vf vf_pow2(vf n)
+VEC_INLINE vf vf_scale2(vf x, vf n)
 {
     vf sum = vf_add(n, vf_set1(12583039.0f));
-    return (vf){ (quad)((quad_bits)sum.a << 23), (quad)((quad_bits)sum.b << 23),
+    vf power = { (quad)((quad_bits)sum.a << 23), (quad)((quad_bits)sum.b << 23),
                  (quad)((quad_bits)sum.c << 23), (quad)((quad_bits)sum.d << 23) };
+    return vf_mul(x, power);
 }
 
 VEC_INLINE quad split_quad(quad x, quad *e)
@@ -160,6 +163,16 @@ VEC_INLINE vf vf_split(vf x, vf *e)
 {
     return (vf){ split_quad(x.a, &e->a), split_quad(x.b, &e->b), split_quad(x.c, &e->c),
                  split_quad(x.d, &e->d) };
+}
+
+VEC_INLINE void vf_transpose(vf x[16])
+{
+    float from[16][16], to[16][16];
+    memcpy(from, x, sizeof from);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++)
+            to[j][i] = from[i][j];
+    memcpy(x, to, sizeof to);
 }
 
 VEC_INLINE vf vf_keep(vf x)
