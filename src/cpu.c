@@ -21,7 +21,7 @@ void mha_cpu_name(char *text, size_t bytes)
 {
     char name[49] = "";
     unsigned int words[12];
-    unsigned int top = __get_cpuid_max(0x80000000u, NULL);
+    unsigned int top = (unsigned int)__get_cpuid_max(0x80000000u, NULL);
     if (top >= 0x80000004u) {
         for (unsigned int leaf = 0; leaf < 3; leaf++)
             __cpuid(0x80000002u + leaf, words[4 * leaf], words[4 * leaf + 1], words[4 * leaf + 2],

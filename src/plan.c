@@ -4,8 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "tensor.h"
-
 /* A call being checked: copies of the public structs and what is known so far. */
 struct draft {
     mha_context *ctx;

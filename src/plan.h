@@ -4,13 +4,7 @@
 
 #include "context.h"
 #include "layer.h"
-
-/* A view of [B, L, heads, width]: strides in elements, the last axis contiguous. data is NULL where
- * the operand is not given. */
-struct mha_view {
-    float *data;
-    int64_t b, l, h;
-};
+#include "tensor.h"
 
 /* One integer a sample. */
 struct mha_counts {

@@ -3,7 +3,7 @@
 #define MHA_PROJECT_H
 
 #include "blas.h"
-#include "plan.h"
+#include "tensor.h"
 
 /* One projection of the rows x [B, L, K] to y [B, L, N]. */
 struct mha_projection {

@@ -452,7 +452,9 @@ static bool set_reshaped_strides(const struct mha_tensor *tensor, struct mha_ten
         view->strides[to] = stride;
         while (old_size != new_size) {
             if (old_size < new_size) {
-                int64_t next = tensor->strides[from] * tensor->shape[from];
+                int64_t next = 0;
+                if (!mha_memory_product(tensor->strides[from], tensor->shape[from], &next))
+                    return false;
                 do
                     from--;
                 while (tensor->shape[from] == 1);

@@ -49,6 +49,13 @@ bool mha_tensor_same_view(const struct mha_tensor *a, const struct mha_tensor *b
 
 bool mha_tensor_same_shape(const struct mha_tensor *a, const struct mha_tensor *b);
 
+/* Behind the door a tensor [B, L, heads, width] of floats is plain numbers: strides in elements, the
+ * last axis contiguous. data is NULL where the operand is not given. */
+struct mha_view {
+    float *data;
+    int64_t b, l, h;
+};
+
 /* Stride of an axis as the inner loops use it: 0 where the axis has a single element. */
 int64_t mha_tensor_stride(const struct mha_tensor *tensor, int32_t axis);
 

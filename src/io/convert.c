@@ -36,6 +36,11 @@ static bool is_float(int32_t type)
     return format_of(type).exponent_bits != 0;
 }
 
+bool mha_convert_possible(int32_t from, int32_t to)
+{
+    return from == to || (is_float(from) && is_float(to));
+}
+
 #define FRACTION_64 52
 #define BIAS_64 1023
 #define TOP_64 2047u /* the exponent of infinity and NaN */
@@ -204,7 +209,7 @@ struct walk {
     int64_t size[MHA_MAX_RANK], stride[MHA_MAX_RANK], index[MHA_MAX_RANK];
 };
 
-/* Is an axis with this stride, below `size` steps of one with the stride `outer`, its continuation? */
+/* Do `size` steps of an axis lead just as far as one step, `outer`, of the axis before it? */
 static bool continues(int64_t outer, int64_t stride, int64_t size)
 {
     int64_t reach = 0;
@@ -274,7 +279,7 @@ static void walk_advance(struct walk *walk, int64_t n)
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
 
-struct mha_tensor mha_stored_tensor(const struct mha_stored *stored)
+struct mha_tensor mha_convert_tensor(const struct mha_stored *stored)
 {
     struct mha_tensor tensor = { .type = stored->type, .rank = stored->rank };
     int64_t stride = 1;
@@ -286,7 +291,7 @@ struct mha_tensor mha_stored_tensor(const struct mha_stored *stored)
     return tensor;
 }
 
-bool mha_stored_bytes(const struct mha_stored *stored, int64_t element_bits, int64_t *bytes)
+bool mha_convert_bytes(const struct mha_stored *stored, int64_t element_bits, int64_t *bytes)
 {
     int64_t bits = element_bits;
     bool empty = false;
@@ -303,13 +308,13 @@ mha_status mha_convert_check(mha_context *ctx, const char *name, const struct mh
                              const struct mha_tensor *into)
 {
     mha_status status = MHA_OK;
-    struct mha_tensor tensor = mha_stored_tensor(stored);
+    struct mha_tensor tensor = mha_convert_tensor(stored);
     REQUIRE(ctx, mha_tensor_same_shape(into, &tensor), MHA_ERROR_SHAPE,
             "into has the shape %s, wanted %s of %s", mha_tensor_text(into).text,
             mha_tensor_text(&tensor).text, name);
-    REQUIRE(ctx, into->type == stored->type || (is_float(into->type) && is_float(stored->type)),
-            MHA_ERROR_TYPE, "into is %s, %s is %s; only float types are converted",
-            mha_type_text(into->type), name, mha_type_text(stored->type));
+    REQUIRE(ctx, mha_convert_possible(stored->type, into->type), MHA_ERROR_TYPE,
+            "into is %s, %s is %s; only float types are converted", mha_type_text(into->type),
+            name, mha_type_text(stored->type));
 done:
     return status;
 }

@@ -16,17 +16,20 @@ struct mha_stored {
 };
 
 /* The array's tensor, contiguous in row-major order, without data. */
-struct mha_tensor mha_stored_tensor(const struct mha_stored *stored);
+struct mha_tensor mha_convert_tensor(const struct mha_stored *stored);
 
 /*
  * Bytes of an array whose elements have `element_bits` bits. False when the product does not fit,
  * looking at the axes that are not 0, for a file whose sizes make no sense does not get better by
  * being empty; and when it is no whole number of bytes.
  */
-bool mha_stored_bytes(const struct mha_stored *stored, int64_t element_bits, int64_t *bytes);
+bool mha_convert_bytes(const struct mha_stored *stored, int64_t element_bits, int64_t *bytes);
 
-/* Fails unless an array may be read into a tensor: the same shape, and the same type or two float
- * types. `name` is the array's name in the message. */
+/* Can elements of one type be read as another? The same type, or two float types. */
+bool mha_convert_possible(int32_t from, int32_t to);
+
+/* Fails unless an array may be read into a tensor: types that can be converted, and the same shape.
+ * `name` is the array's name in the message. */
 mha_status mha_convert_check(mha_context *ctx, const char *name, const struct mha_stored *stored,
                              const struct mha_tensor *into);
 

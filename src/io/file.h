@@ -40,8 +40,8 @@ mha_status mha_file_begin(mha_context *ctx, const char *path, struct mha_file_dr
 mha_status mha_file_append(mha_context *ctx, struct mha_file_draft *draft, const void *data,
                            int64_t bytes);
 
-/* Ends a draft that mha_file_begin began: puts it in place when `status` is MHA_OK, else removes it.
- * Returns `status`, or what went wrong here. */
+/* Ends a draft that mha_file_begin began: puts it in place when `status` is MHA_OK, else removes
+ * it. Returns `status`, or what went wrong here. */
 mha_status mha_file_finish(mha_context *ctx, struct mha_file_draft *draft, mha_status status);
 
 #endif

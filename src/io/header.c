@@ -1,9 +1,9 @@
 /*
- * jsmn cuts the text into tokens; what it lets pass (missing and doubled commas, values without keys)
- * is refused here: a cursor follows the grammar of this one kind of object, takes each mark and each
- * token in turn, and accounts for every byte in between. Parent links, and the bound on nesting that
- * is checked before, keep jsmn linear: without them each closing bracket costs a search through all
- * tokens.
+ * jsmn cuts the text into tokens. What it lets pass (missing and doubled commas, values without
+ * keys) is refused here: a cursor follows the grammar of this one kind of object, takes each mark
+ * and each token in turn, and accounts for every byte in between. Parent links, and the bound on
+ * nesting that is checked before, keep jsmn linear: without them each closing bracket costs a
+ * search through all tokens.
  */
 #define JSMN_STATIC
 #define JSMN_STRICT
@@ -76,8 +76,8 @@ static bool see(struct cursor *cursor, char mark)
     return seen;
 }
 
-/* Takes a token that must begin right here. Of a string or number all is taken, of an object or array
- * the opening bracket. */
+/* Takes a token that must begin right here. Of a string or number all is taken, of an object or
+ * array the opening bracket. */
 static mha_status take(struct cursor *cursor, jsmntype_t type, const char *wanted,
                        const jsmntok_t **taken)
 {
@@ -97,8 +97,8 @@ done:
     return status;
 }
 
-/* Takes a string; it is resolved in place and closed by a zero byte at or before its quote, which may
- * not be its only one unless `zero_allowed`. */
+/* Takes a string; it is resolved in place and closed by a zero byte at or before its quote. That is
+ * its only one, unless `zero_allowed`. */
 static mha_status take_string(struct cursor *cursor, const char *wanted, bool zero_allowed,
                               const char **string)
 {
@@ -221,7 +221,7 @@ static mha_status settle(struct cursor *cursor, const struct mha_header_source *
     struct mha_stored stored = { .type = claim->dtype->type, .rank = claim->rank };
     memcpy(stored.shape, claim->shape, sizeof stored.shape);
     entry->dtype = claim->dtype->name;
-    REQUIRE(ctx, mha_stored_bytes(&stored, claim->dtype->bits, &entry->bytes), MHA_ERROR_FORMAT,
+    REQUIRE(ctx, mha_convert_bytes(&stored, claim->dtype->bits, &entry->bytes), MHA_ERROR_FORMAT,
             "\"%s\": tensor \"%s\" has a shape that is no number of bytes in %s",
             cursor->path.text, name.text, entry->dtype);
     uint64_t begin = claim->offsets[0], end = claim->offsets[1];
@@ -364,8 +364,8 @@ static void sift(const struct mha_entry **list, int64_t root, int64_t n, compare
     }
 }
 
-/* Heap sort: n log n for whatever names a file makes up, and no memory, which qsort may ask of the C
- * library. */
+/* Heap sort: n log n for whatever names a file makes up, and in place; qsort may take memory from
+ * the C library. */
 static void sort(const struct mha_entry **list, int64_t n, compare_entries *compare)
 {
     for (int64_t root = n / 2 - 1; root >= 0; root--)
@@ -524,14 +524,19 @@ void mha_header_release(const struct mha_allocator *allocator, struct mha_header
     *header = (struct mha_header){ 0 };
 }
 
-const struct mha_entry *mha_header_find(const struct mha_header *header, const char *name)
+const struct mha_entry *mha_header_find(const struct mha_header *header, const char *prefix,
+                                        const char *name)
 {
+    size_t prefix_length = strlen(prefix);
     int64_t low = 0, high = header->count;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        int order = strcmp(name, header->by_name[middle]->name);
+        const struct mha_entry *entry = header->by_name[middle];
+        int order = strncmp(prefix, entry->name, prefix_length);
         if (order == 0)
-            return header->by_name[middle];
+            order = strcmp(name, entry->name + prefix_length);
+        if (order == 0)
+            return entry;
         if (order < 0)
             high = middle;
         else

@@ -41,7 +41,8 @@ mha_status mha_header_parse(mha_context *ctx, const struct mha_header_source *so
 
 void mha_header_release(const struct mha_allocator *allocator, struct mha_header *header);
 
-/* NULL when there is none of that name. */
-const struct mha_entry *mha_header_find(const struct mha_header *header, const char *name);
+/* The tensor whose name is the prefix followed by the name, or NULL. */
+const struct mha_entry *mha_header_find(const struct mha_header *header, const char *prefix,
+                                        const char *name);
 
 #endif

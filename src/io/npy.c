@@ -316,7 +316,7 @@ static mha_status open_array(mha_context *ctx, const char *path, struct mha_file
     TRY(take_header(&reader, stored));
     stored->offset = reader.end;
     int64_t bytes = 0;
-    REQUIRE(ctx, mha_stored_bytes(stored, 8 * mha_type_bytes(stored->type), &bytes),
+    REQUIRE(ctx, mha_convert_bytes(stored, 8 * mha_type_bytes(stored->type), &bytes),
             MHA_ERROR_FORMAT, "\"%s\" claims more elements than any file can hold",
             reader.path.text);
     REQUIRE(ctx, bytes == file->bytes - reader.end, MHA_ERROR_FORMAT,
@@ -337,7 +337,7 @@ mha_status mha_npy_shape(mha_context *ctx, const char *path, struct mha_tensor *
     struct mha_stored stored;
     REQUIRE(ctx, tensor, MHA_ERROR_ARGUMENT, "tensor is NULL");
     TRY(open_array(ctx, path, &file, &stored));
-    *tensor = mha_stored_tensor(&stored);
+    *tensor = mha_convert_tensor(&stored);
 done:
     mha_file_close(&file);
     return mha_context_leave(ctx, status);
@@ -379,6 +379,12 @@ static mha_status check_source(mha_context *ctx, const struct mha_tensor *tensor
             "below 0", tensor->strides[last]);
     REQUIRE(ctx, mha_tensor_permute(NULL, tensor, axes, &dense) == MHA_OK, MHA_ERROR_OVERFLOW,
             "tensor of shape %s spans more memory than a pointer can address",
+            mha_tensor_text(tensor).text);
+    struct mha_stored stored = { .rank = tensor->rank };
+    memcpy(stored.shape, tensor->shape, sizeof stored.shape);
+    int64_t bytes = 0;
+    REQUIRE(ctx, mha_convert_bytes(&stored, 8 * mha_type_bytes(tensor->type), &bytes),
+            MHA_ERROR_OVERFLOW, "tensor has the shape %s, more than any file can hold",
             mha_tensor_text(tensor).text);
     REQUIRE(ctx, tensor->type != MHA_BFLOAT16, MHA_ERROR_TYPE,
             "tensor is bfloat16, which .npy files cannot hold");

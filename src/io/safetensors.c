@@ -108,7 +108,7 @@ static mha_status find(mha_context *ctx, const mha_safetensors *file, const char
 {
     mha_status status = MHA_OK;
     REQUIRE(ctx, file && name, MHA_ERROR_ARGUMENT, "%s is NULL", file ? "name" : "file");
-    *entry = mha_header_find(&file->header, name);
+    *entry = mha_header_find(&file->header, "", name);
     REQUIRE(ctx, *entry, MHA_ERROR_NOT_FOUND, "the file has no tensor \"%s\"",
             mha_text_show(name).text);
 done:
@@ -126,7 +126,7 @@ mha_status mha_safetensors_shape(mha_context *ctx, const mha_safetensors *file, 
     const struct mha_entry *entry;
     REQUIRE(ctx, tensor, MHA_ERROR_ARGUMENT, "tensor is NULL");
     TRY(find(ctx, file, name, &entry));
-    *tensor = mha_stored_tensor(&entry->stored);
+    *tensor = mha_convert_tensor(&entry->stored);
 done:
     return mha_context_leave(ctx, status);
 }

@@ -4,8 +4,8 @@
 
 #include "common.h"
 
-/* A name from a file or a caller as a message may show it: printable ASCII, everything else as \xNN,
- * cut with "..." where it is long. A text by value lives as long as the expression it stands in. */
+/* A name from a file or a caller as a message may show it: printable ASCII, everything else as
+ * \xNN, cut with "..." where it is long. By value: it needs no memory that could run out. */
 struct mha_shown_text {
     char text[128];
 };

@@ -1,7 +1,8 @@
 /*
- * Attention of one tile: up to 48 query rows in the lanes of three vectors, the keys of one
- * key/value head as broadcast operands. Scores S^T = K Q^T and outputs O^T = V^T P^T need K and V as
- * they lie, the softmax is vertical, and any D, Dv and number of keys runs without padding.
+ * Attention of one tile: up to 48 query rows in the lanes of three vectors, the keys of one key/value
+ * head as broadcast operands. Scores S^T = K Q^T and outputs O^T = V^T P^T need K and V as they lie,
+ * the softmax is vertical, and any D, Dv and number of keys runs without padding. This file walks the
+ * keys; tile.inl has the beginning and the end of a tile, weights.inl the weights.
  *
  *   pack the rows, scaled, lanes across rows                         pack_queries
  *   for each split of 512 keys, for each block of 64
@@ -27,10 +28,7 @@
 enum {
     ROWS = MHA_TILE_ROWS,
     BLOCK = MHA_BLOCK,
-    LANES = 16,
-    COLUMNS = MHA_TILE_ROWS / LANES,
-    MOST_ROWS = 8, /* of a register tile, on any level */
-    MOST_COLUMNS = 3
+    COLUMNS = MHA_TILE_ROWS / LANES
 };
 
 #define MINUS_INF (-__builtin_inff())
@@ -66,39 +64,7 @@ struct keys {
     int extra;                  /* the extra keys: no mask, no range */
 };
 
-/* ---- products --------------------------------------------------------------------------------- */
-
-/*
- * acc[r][c] += sum over i < n of a[r * a_row + i * a_step] * b[i][c], ascending in i: one register
- * tile. `rows` and `columns` are literals at each call.
- */
-VEC_INLINE void multiply(vf acc[MOST_ROWS][MOST_COLUMNS], const float *a, int64_t a_row,
-                         int64_t a_step, const float *b, int64_t n, const int rows,
-                         const int columns)
-{
-    for (int64_t i = 0; i < n; i++) {
-        vf bc[MOST_COLUMNS];
-#pragma GCC unroll 3
-        for (int c = 0; c < columns; c++)
-            bc[c] = vf_keep(vf_load(b + i * ROWS + c * LANES));
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            vf ar = vf_set1(a[r * a_row + i * a_step]);
-#pragma GCC unroll 3
-            for (int c = 0; c < columns; c++)
-                acc[r][c] = vf_fma(ar, bc[c], acc[r][c]);
-        }
-    }
-}
-
-VEC_INLINE void clear(vf acc[MOST_ROWS][MOST_COLUMNS])
-{
-#pragma GCC unroll 8
-    for (int r = 0; r < MOST_ROWS; r++)
-#pragma GCC unroll 3
-        for (int c = 0; c < MOST_COLUMNS; c++)
-            acc[r][c] = vf_set1(0.0f);
-}
+/* ---- scores and outputs ------------------------------------------------------------------------ */
 
 /* Scores of `rows` keys: s[r][c] = k_r . q_c. */
 VEC_INLINE void score_tile(const float *k, int64_t k_stride, const float *q, int64_t D, float *s,
@@ -106,7 +72,7 @@ VEC_INLINE void score_tile(const float *k, int64_t k_stride, const float *q, int
 {
     vf acc[MOST_ROWS][MOST_COLUMNS];
     clear(acc);
-    multiply(acc, k, k_stride, 1, q, D, rows, columns);
+    multiply(acc, k, k_stride, 1, q, ROWS, D, rows, columns);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 3
@@ -120,7 +86,7 @@ VEC_INLINE void output_tile(const float *v, int64_t v_stride, const float *p, in
 {
     vf acc[MOST_ROWS][MOST_COLUMNS];
     clear(acc);
-    multiply(acc, v, 1, v_stride, p, n, rows, columns);
+    multiply(acc, v, 1, v_stride, p, ROWS, n, rows, columns);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 3
@@ -129,27 +95,6 @@ VEC_INLINE void output_tile(const float *v, int64_t v_stride, const float *p, in
             vf_store(at, vf_fma(vf_load(at), vf_load(alpha + c * LANES), acc[r][c]));
         }
 }
-
-/* How many of `rest` rows the next register tile takes: a remainder of seven is 4 + 3, not 6 + 1. */
-static inline int64_t take_rows(int64_t rest)
-{
-    if (rest >= 2 * VEC_ROWS || rest <= VEC_ROWS)
-        return rest < VEC_ROWS ? rest : VEC_ROWS;
-    return (rest + 1) / 2;
-}
-
-/* Calls do(n) with n a literal, 1 <= n <= most; the cases above `most` vanish. */
-#define WITH_LITERAL(n, most, do)                                                                  \
-    switch (n) {                                                                                   \
-    case 1: do(1); break;                                                                          \
-    case 2: if ((most) >= 2) do(2); break;                                                         \
-    case 3: if ((most) >= 3) do(3); break;                                                         \
-    case 4: if ((most) >= 4) do(4); break;                                                         \
-    case 5: if ((most) >= 5) do(5); break;                                                         \
-    case 6: if ((most) >= 6) do(6); break;                                                         \
-    case 7: if ((most) >= 7) do(7); break;                                                         \
-    default: if ((most) >= 8) do(8); break;                                                        \
-    }
 
 /* The scores of a group of keys in some columns side by side. */
 VEC_INLINE void score_columns(const struct work *w, const struct keys *g, int column,
@@ -464,216 +409,4 @@ static void attend_all(const struct work *w, int64_t lo, int64_t hi)
         attend_keys(w, &g);
         merge_split(w);
     }
-}
-
-/* ---- the tile --------------------------------------------------------------------------------- */
-
-/* Scaled query rows into the lanes; unused lanes of the last column are rows of zeros. */
-static void pack_queries(const struct work *w)
-{
-    const struct mha_attend_tile *t = w->tile;
-    const vf scale = vf_set1(t->scale);
-    for (int column = 0; column < w->columns; column++) {
-        const struct mha_attend_row *row = &t->rows[column * LANES];
-        int64_t lanes = t->n_rows - column * LANES, x = 0;
-        for (; x + LANES <= t->D; x += LANES) {
-            vf block[LANES];
-            for (int i = 0; i < LANES; i++)
-                block[i] = i < lanes ? vf_mul(vf_load(row[i].q + x), scale) : vf_set1(0.0f);
-            vf_transpose(block);
-            for (int i = 0; i < LANES; i++)
-                vf_store(w->q + (x + i) * ROWS + column * LANES, block[i]);
-        }
-        for (; x < t->D; x++)
-            for (int i = 0; i < LANES; i++)
-                w->q[x * ROWS + column * LANES + i] = i < lanes ? row[i].q[x] * t->scale : 0.0f;
-    }
-}
-
-/* What each column sees, and all of them together. */
-static void find_ranges(struct work *w, int64_t *lo, int64_t *hi)
-{
-    const struct mha_attend_tile *t = w->tile;
-    *lo = INT64_MAX;
-    *hi = 0;
-    for (int column = 0; column < w->columns; column++) {
-        int64_t some_lo = INT64_MAX, some_hi = 0, all_lo = 0, all_hi = INT64_MAX;
-        for (int64_t row = column * LANES; row < t->n_rows && row < (column + 1) * LANES; row++) {
-            const struct mha_attend_row *r = &t->rows[row];
-            all_lo = r->lo > all_lo ? r->lo : all_lo;
-            all_hi = r->hi < all_hi ? r->hi : all_hi;
-            if (r->lo >= r->hi) {
-                all_hi = 0;
-                continue;
-            }
-            some_lo = r->lo < some_lo ? r->lo : some_lo;
-            some_hi = r->hi > some_hi ? r->hi : some_hi;
-        }
-        w->column[column].lo = some_lo;
-        w->column[column].hi = some_hi;
-        w->column[column].all_lo = all_lo;
-        w->column[column].all_hi = all_hi;
-        *lo = some_lo < *lo ? some_lo : *lo;
-        *hi = some_hi > *hi ? some_hi : *hi;
-    }
-}
-
-/* total_o becomes the output; says whether any of it is NaN. The fma with +0 leaves no -0. */
-static int divide_by_sum(const struct work *w)
-{
-    const vf zero = vf_set1(0.0f);
-    vm nan = vm_ne(zero, zero);
-    for (int column = 0; column < w->columns; column++) {
-        int64_t at = column * LANES;
-        vf l = vf_load(w->total_l + at);
-        vf inv = vf_select(vm_ne(l, zero), vf_div(vf_set1(1.0f), l), zero);
-        vf_store(w->inv + at, inv);
-        for (int64_t y = 0; y < w->tile->Dv; y++) {
-            vf o = vf_fma(vf_load(w->total_o + y * ROWS + at), inv, zero);
-            vf_store(w->total_o + y * ROWS + at, o);
-            nan = vm_or(nan, vm_ne(o, o));
-        }
-    }
-    return vm_any(nan);
-}
-
-/* The outputs of a column to its rows, with the residual. */
-static void store_outputs(const struct work *w, int column)
-{
-    const struct mha_attend_tile *t = w->tile;
-    const struct mha_attend_row *row = &t->rows[column * LANES];
-    const float *o = w->total_o + column * LANES;
-    int64_t lanes = t->n_rows - column * LANES, y = 0;
-    for (; y + LANES <= t->Dv; y += LANES) {
-        vf block[LANES];
-        for (int i = 0; i < LANES; i++)
-            block[i] = vf_load(o + (y + i) * ROWS);
-        vf_transpose(block);
-        for (int i = 0; i < LANES && i < lanes; i++) {
-            const float *residual = row[i].residual;
-            vf_store(row[i].out + y,
-                     residual ? vf_add(block[i], vf_load(residual + y)) : block[i]);
-        }
-    }
-    for (; y < t->Dv; y++)
-        for (int i = 0; i < LANES && i < lanes; i++) {
-            float value = o[y * ROWS + i];
-            row[i].out[y] = row[i].residual ? value + row[i].residual[y] : value;
-        }
-}
-
-/* Output and log-sum-exp to the rows. */
-static void store_rows(const struct work *w)
-{
-    const struct mha_attend_tile *t = w->tile;
-    for (int column = 0; column < w->columns; column++) {
-        float lse[LANES];
-        vf l = vf_load(w->total_l + column * LANES);
-        vf sum = vf_add(vf_load(w->total_m + column * LANES), ln(l));
-        vf_store(lse, vf_select(vm_ne(l, vf_set1(0.0f)), sum, vf_set1(MINUS_INF)));
-        for (int64_t i = 0; i < LANES && column * LANES + i < t->n_rows; i++)
-            if (t->rows[column * LANES + i].lse)
-                *t->rows[column * LANES + i].lse = lse[i];
-        store_outputs(w, column);
-    }
-}
-
-/* ---- weights ---------------------------------------------------------------------------------- */
-
-/* The weights of a group of keys to the rows, the first of them at index `at`. */
-static void store_weights(const struct work *w, const struct keys *g, int column, int64_t at)
-{
-    const struct mha_attend_tile *t = w->tile;
-    for (int64_t row = column * LANES; row < t->n_rows && row < (column + 1) * LANES; row++) {
-        const struct mha_attend_row *r = &t->rows[row];
-        const float *p = w->p + g->begin * ROWS + row;
-        for (int64_t j = 0; j < g->end - g->begin; j++) {
-            if (r->weights)
-                r->weights[at + j] = p[j * ROWS];
-            if (r->weights_mean)
-                r->weights_mean[at + j] += p[j * ROWS];
-        }
-    }
-}
-
-/* w = e^(s - M) / L, with M and L of all keys. */
-static void weigh_keys(const struct work *w, const struct keys *g, int64_t at)
-{
-    const vf zero = vf_set1(0.0f), minus_inf = vf_set1(MINUS_INF);
-    block_scores(w, g);
-    for (int column = g->column; column < g->column_end; column++) {
-        finish_scores(w, g, column);
-        vf m = vf_load(w->total_m + column * LANES);
-        vf inv = vf_load(w->inv + column * LANES);
-        for (int j = g->begin; j < g->end; j++) {
-            vf s = vf_load(w->s + j * ROWS + column * LANES);
-            vf x = vf_mul(exp_nonpositive(vf_sub(s, m)), inv);
-            vf_store(w->p + j * ROWS + column * LANES, vf_select(vm_ne(s, minus_inf), x, zero));
-        }
-        store_weights(w, g, column, at);
-    }
-}
-
-/* The second walk over the keys [lo, hi), when a row wants its weights or their mean. */
-static void tile_weights(const struct work *w, int64_t lo, int64_t hi)
-{
-    const struct mha_attend_tile *t = w->tile;
-    int64_t n = t->S + t->extras;
-    for (int64_t row = 0; row < t->n_rows; row++) {
-        const struct mha_attend_row *r = &t->rows[row];
-        for (int64_t j = 0; j < n && r->weights; j++)
-            r->weights[j] = 0;
-        for (int64_t j = 0; j < n && r->weights_mean && (t->mean_step & MHA_MEAN_FIRST); j++)
-            r->weights_mean[j] = 0;
-    }
-    struct keys g;
-    for (int64_t first = lo / BLOCK * BLOCK; first < hi; first += BLOCK)
-        if (find_group(w, first, &g))
-            weigh_keys(w, &g, first + g.begin);
-    if (t->extras > 0) {
-        extra_group(w, &g);
-        weigh_keys(w, &g, t->S);
-    }
-    for (int64_t row = 0; row < t->n_rows && (t->mean_step & MHA_MEAN_LAST); row++)
-        for (int64_t j = 0; j < n && t->rows[row].weights_mean; j++)
-            t->rows[row].weights_mean[j] /= t->heads;
-}
-
-/* Lays the scratch out as mha_attend_tile_floats counts it. */
-static void lay_out(struct work *w)
-{
-    const struct mha_attend_tile *t = w->tile;
-    float *at = t->scratch;
-    float **const parts[] = { &w->q,   &w->o,       &w->total_o, &w->s,  &w->p,  &w->add,
-                              &w->m,   &w->l,       &w->total_m, &w->total_l, &w->lo, &w->hi,
-                              &w->inv };
-    const int64_t heights[] = { t->D, t->Dv, t->Dv, BLOCK, BLOCK, BLOCK, 1, 1, 1, 1, 1, 1, 1 };
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        *parts[i] = at;
-        at += heights[i] * ROWS;
-    }
-}
-
-static void attend_f32(const struct mha_attend_tile *tile)
-{
-    struct work w = { .tile = tile, .columns = (int)((tile->n_rows + LANES - 1) / LANES) };
-    int64_t lo, hi;
-    lay_out(&w);
-    if (tile->softcap != 0)
-        w.cap_scale = 2 * 0x1.715476p+0f / tile->softcap;
-    pack_queries(&w);
-    find_ranges(&w, &lo, &hi);
-
-    float *separate_p = w.p;
-    w.p = w.s;
-    attend_all(&w, lo, hi);
-    if (divide_by_sum(&w)) {
-        w.p = separate_p;
-        w.careful = 1;
-        attend_all(&w, lo, hi);
-        divide_by_sum(&w);
-    }
-    store_rows(&w);
-    if (tile->rows[0].weights || tile->rows[0].weights_mean)
-        tile_weights(&w, lo, hi);
 }

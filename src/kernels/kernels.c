@@ -12,8 +12,11 @@
 #include TEXT(JOIN(vec_, MHA_ISA).h)
 
 #include "math.inl"
+#include "product.inl"
 
 #include "attend.inl"
+#include "weights.inl"
+#include "tile.inl"
 
 const struct mha_kernels JOIN(mha_kernels_, MHA_ISA) = {
     .isa = TEXT(MHA_ISA),
