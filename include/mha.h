@@ -314,7 +314,8 @@ enum mha_mask_kind {
     MHA_MASK_KEEP = 1,    /* bool or uint8; nonzero: the query may attend to the key */
     MHA_MASK_DROP = 2,    /* bool or uint8; nonzero: it may not */
     MHA_MASK_ADDITIVE = 3 /* float32, added to the score; -inf excludes the key, and any finite
-                           * number, however low, is only a bias */
+                           * number, however low, is only a bias (whose sum with the score may
+                           * still leave float32's range and be -inf) */
 };
 
 enum mha_align_mode {
@@ -346,9 +347,9 @@ enum mha_window_flag {
  * the residual).
  *
  * A score is q.k * scale, then softcap, then + additive mask, then masked. The pair bias_k/bias_v
- * and the zero pair are extra keys after all others, bias first: visible to every row within the
- * query length whatever the restrictions say, scaled and softcapped, never masked; their weights
- * are the last columns. A zero pair that both the layer and the call ask for is one pair.
+ * and the zero pair are extra keys after all others, bias first: no restriction hides them from a row
+ * within the query length; they are scaled and softcapped, never masked; their weights are the last
+ * columns. A zero pair that both the layer and the call ask for is one pair.
  */
 struct mha_options {
     int64_t size;

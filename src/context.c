@@ -74,6 +74,9 @@ done:
     return status;
 }
 
+/* No release has a longer struct: a size beyond is no size, and memory is not searched by it. */
+#define MOST_STRUCT_BYTES 4096
+
 mha_status mha_context_take_struct(mha_context *ctx, const char *name, const void *given,
                                    size_t first, size_t known, void *copy)
 {
@@ -85,8 +88,8 @@ mha_status mha_context_take_struct(mha_context *ctx, const char *name, const voi
     memcpy(&size, given, sizeof size);
     if (size == 0)
         size = (int64_t)first;
-    REQUIRE(ctx, size >= (int64_t)first, MHA_ERROR_ARGUMENT,
-            "%s.size is %" PRId64 ", wanted 0 or at least %zu", name, size, first);
+    REQUIRE(ctx, size >= (int64_t)first && size <= MOST_STRUCT_BYTES, MHA_ERROR_ARGUMENT,
+            "%s.size is %" PRId64 ", wanted 0 or %zu to %d", name, size, first, MOST_STRUCT_BYTES);
     memcpy(copy, given, (size_t)min_i64(size, (int64_t)known));
     for (int64_t at = (int64_t)known; at < size; at++)
         REQUIRE(ctx, ((const char *)given)[at] == 0, MHA_ERROR_UNSUPPORTED,
@@ -170,9 +173,11 @@ void mha_context_free(mha_context *ctx)
 {
     if (!ctx)
         return;
+    int host_errno = errno;
     struct mha_allocator allocator = ctx->allocator;
     mha_memory_release(&allocator, ctx->scratch, ctx->scratch_bytes);
     mha_memory_release(&allocator, ctx, sizeof *ctx);
+    errno = host_errno;
 }
 
 mha_status mha_context_reserve(mha_context *ctx, int64_t bytes)

@@ -1,5 +1,6 @@
 #include "layer.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -212,8 +213,10 @@ void mha_layer_free(mha_layer *layer)
 {
     if (!layer)
         return;
+    int host_errno = errno;
     struct mha_allocator allocator = layer->allocator;
     mha_memory_release(&allocator, layer, layer->bytes);
+    errno = host_errno;
 }
 
 struct mha_layer_shape mha_layer_get_shape(const mha_layer *layer)

@@ -223,7 +223,9 @@ static mha_status check_counts(const struct draft *d, const char *name,
     mha_status status = MHA_OK;
     if (!tensor)
         goto done;
-    int32_t type = tensor->type == MHA_INT32 ? MHA_INT32 : MHA_INT64;
+    int32_t type = tensor->type;
+    REQUIRE(d->ctx, type == MHA_INT32 || type == MHA_INT64, MHA_ERROR_TYPE,
+            "%s is %s, wanted int32 or int64", name, mha_type_text(type));
     TRY(check_input(d, name, tensor, type, 1, "[B]"));
     TRY(mha_tensor_check_shape(d->ctx, name, tensor, "[B]", 1, &d->plan->B));
     *counts = (struct mha_counts){ tensor->data, type, mha_tensor_stride(tensor, 0) };
@@ -433,42 +435,42 @@ done:
     return status;
 }
 
-/*
- * May `out` be the very view that `in` is? Each element of the residual is read just before its sum
- * is written. The query, key and value rows of mha_forward are used up by then; of mha_attention's
- * operands only the query rows are, each by its own tile.
- */
-static bool may_share(const struct draft *d, const struct mha_tensor *in)
+/* Is `out` the very view that is the residual and this input? */
+static bool is_in_place(const struct draft *d, const struct mha_tensor *in)
 {
-    const struct mha_tensor *out = d->out.out;
-    if (!d->in.residual || !mha_tensor_same_view(out, d->in.residual)
-        || !mha_tensor_same_view(out, in))
-        return false;
-    return in == d->in.residual || in == d->in.query
-           || (d->layer && (in == d->in.key || in == d->in.value));
+    return d->in.residual && mha_tensor_same_view(d->out.out, d->in.residual)
+           && mha_tensor_same_view(d->out.out, in);
 }
 
-/* No output may overlap an input, another output, or a weight. */
+/*
+ * No output may overlap an input, another output, or a weight, but `out` may be the residual and with
+ * it some inputs: each element of the residual is read just before its sum is written. The query,
+ * key and value rows of mha_forward are used up by then; of mha_attention's operands only the query
+ * rows are, each by its own tile.
+ */
 static mha_status check_overlaps(const struct draft *d)
 {
     mha_status status = MHA_OK;
+    bool self = d->in.key == &d->self;
     const struct {
         const char *name;
         const struct mha_tensor *tensor;
-    } outputs[] = { { "out", d->out.out },
-                    { "lse", d->out.lse },
-                    { "weights", d->out.weights },
-                    { "weights_mean", d->out.weights_mean } },
-      inputs[] = { { "query", d->in.query },
-                   { "key", d->in.key },
-                   { "value", d->in.value },
-                   { "residual", d->in.residual },
-                   { "query_lengths", d->in.query_lengths },
-                   { "key_lengths", d->in.key_lengths },
-                   { "bias_k", d->in.bias_k },
-                   { "bias_v", d->in.bias_v },
-                   { "mask", d->opt.mask_kind ? d->opt.mask : NULL },
-                   { "offsets", d->opt.align == MHA_ALIGN_OFFSETS ? d->opt.offsets : NULL } };
+        bool may_be_out;
+    } outputs[] = { { "out", d->out.out, false },
+                    { "lse", d->out.lse, false },
+                    { "weights", d->out.weights, false },
+                    { "weights_mean", d->out.weights_mean, false } },
+      inputs[] = { { "query", d->in.query, true },
+                   { self ? "query (as key)" : "key", d->in.key, d->layer != NULL },
+                   { self ? "query (as value)" : "value", d->in.value, d->layer != NULL },
+                   { "residual", d->in.residual, true },
+                   { "query_lengths", d->in.query_lengths, false },
+                   { "key_lengths", d->in.key_lengths, false },
+                   { "bias_k", d->in.bias_k, false },
+                   { "bias_v", d->in.bias_v, false },
+                   { "mask", d->opt.mask_kind ? d->opt.mask : NULL, false },
+                   { "offsets", d->opt.align == MHA_ALIGN_OFFSETS ? d->opt.offsets : NULL,
+                     false } };
     enum { OUTPUTS = sizeof outputs / sizeof outputs[0], INPUTS = sizeof inputs / sizeof inputs[0] };
     for (int o = 0; o < OUTPUTS; o++) {
         const struct mha_tensor *output = outputs[o].tensor;
@@ -477,7 +479,7 @@ static mha_status check_overlaps(const struct draft *d)
         for (int i = 0; i < INPUTS; i++)
             REQUIRE(d->ctx,
                     !inputs[i].tensor || !mha_tensor_overlap(output, inputs[i].tensor)
-                        || (o == 0 && may_share(d, inputs[i].tensor)),
+                        || (o == 0 && inputs[i].may_be_out && is_in_place(d, inputs[i].tensor)),
                     MHA_ERROR_LAYOUT, "%s overlaps %s in memory", outputs[o].name, inputs[i].name);
         for (int i = 0; i < o; i++)
             REQUIRE(d->ctx, !outputs[i].tensor || !mha_tensor_overlap(output, outputs[i].tensor),
@@ -492,18 +494,23 @@ done:
 
 /* ---- the plan --------------------------------------------------------------------------------- */
 
-/* Counts that loops and scratch make of the sizes fit 64 bits. */
+/* So few that sums of several such counts fit 64 bits. */
+#define MOST_ELEMENTS ((int64_t)1 << 60)
+
+/* Counts that loops and scratch make of the sizes fit 64 bits, also those of one sample when there
+ * is none. */
 static mha_status check_products(const struct draft *d)
 {
     mha_status status = MHA_OK;
     const struct mha_plan *p = d->plan;
-    int64_t width = max_i64(p->D, p->Dv), rows = 0, keys = 0;
-    bool fit = mha_memory_product(p->B, p->L, &rows) && mha_memory_product(rows, p->H, &rows)
-               && mha_memory_product(rows, width, &rows) && mha_memory_product(p->B, p->S, &keys)
-               && mha_memory_product(keys, p->G, &keys) && mha_memory_product(keys, width, &keys);
+    int64_t width = max_i64(p->D, p->Dv), B = max_i64(p->B, 1), rows = 0, keys = 0;
+    bool fit = mha_memory_product(B, p->L, &rows) && mha_memory_product(rows, p->H, &rows)
+               && mha_memory_product(rows, width, &rows) && mha_memory_product(B, p->S, &keys)
+               && mha_memory_product(keys, p->G, &keys) && mha_memory_product(keys, width, &keys)
+               && rows <= MOST_ELEMENTS && keys <= MOST_ELEMENTS;
     REQUIRE(d->ctx, fit, MHA_ERROR_OVERFLOW,
             "B = %" PRId64 ", L = %" PRId64 ", S = %" PRId64 ", H = %" PRId64
-            " make more elements than 2^63",
+            " make more than 2^60 elements",
             p->B, p->L, p->S, p->H);
 done:
     return status;

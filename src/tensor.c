@@ -160,7 +160,9 @@ static bool span(const struct mha_tensor *tensor, int64_t *distance)
     int64_t total = 0, bytes = mha_type_bytes(tensor->type);
     for (int32_t axis = 0; axis < tensor->rank; axis++) {
         int64_t reach = 0;
-        if (!mha_memory_product(max_i64(tensor->shape[axis] - 1, 0), tensor->strides[axis], &reach)
+        if (tensor->shape[axis] <= 1)
+            continue;
+        if (!mha_memory_product(tensor->shape[axis] - 1, tensor->strides[axis], &reach)
             || __builtin_add_overflow(total, reach, &total))
             return false;
     }
@@ -327,36 +329,46 @@ bool mha_tensor_same_view(const struct mha_tensor *a, const struct mha_tensor *b
 
 int64_t mha_tensor_stride(const struct mha_tensor *tensor, int32_t axis)
 {
-    return tensor->shape[axis] > 1 ? tensor->strides[axis] : 0;
+    return tensor->shape[axis] > 1 && mha_tensor_count(tensor) > 0 ? tensor->strides[axis] : 0;
 }
 
 /*
- * Is `distance` = sum of k_i * stride_i with |k_i| < size_i for the axes of a nested tensor? The
- * axes below reach less than one stride of the axis above, so only the two nearest multiples of the
- * longest stride can leave a rest that they reach.
+ * Is `distance` = sum of k_i * stride_i with -b_i < k_i < a_i, the sizes of two tensors on one nested
+ * grid? The axes below reach less than one stride of the axis above, so only the two nearest
+ * multiples of the longest stride can leave a rest that they reach.
  */
-static bool reaches(const struct mha_tensor *tensor, const int32_t *axes, int32_t n,
-                    int64_t distance)
+static bool reaches(const struct mha_tensor *grid, const int32_t *axes, int32_t n,
+                    const struct mha_tensor *a, const struct mha_tensor *b, int64_t distance)
 {
     if (n == 0)
         return distance == 0;
-    int64_t stride = tensor->strides[axes[n - 1]];
-    int64_t size = tensor->shape[axes[n - 1]];
+    int32_t axis = axes[n - 1];
+    int64_t stride = grid->strides[axis];
     int64_t below = distance / stride - (distance % stride < 0);
     for (int64_t k = below; k <= below + 1; k++)
-        if (k > -size && k < size && reaches(tensor, axes, n - 1, distance - k * stride))
+        if (k > -b->shape[axis] && k < a->shape[axis]
+            && reaches(grid, axes, n - 1, a, b, distance - k * stride))
             return true;
     return false;
 }
 
-static bool same_grid(const struct mha_tensor *a, const struct mha_tensor *b)
+/* The smallest nested tensor whose slices both could be; false where there is none. */
+static bool common_grid(const struct mha_tensor *a, const struct mha_tensor *b,
+                        struct mha_tensor *grid)
 {
-    if (a->type != b->type || !mha_tensor_same_shape(a, b))
+    if (a->type != b->type || a->rank != b->rank)
         return false;
-    for (int32_t axis = 0; axis < a->rank; axis++)
-        if (a->shape[axis] > 1 && a->strides[axis] != b->strides[axis])
+    *grid = *a;
+    for (int32_t axis = 0; axis < a->rank; axis++) {
+        if (a->shape[axis] > 1 && b->shape[axis] > 1 && a->strides[axis] != b->strides[axis])
             return false;
-    return true;
+        if (b->shape[axis] > a->shape[axis]) {
+            grid->shape[axis] = b->shape[axis];
+            grid->strides[axis] = b->strides[axis];
+        }
+    }
+    int64_t distance = 0;
+    return span(grid, &distance) && is_nested(grid);
 }
 
 bool mha_tensor_overlap(const struct mha_tensor *a, const struct mha_tensor *b)
@@ -371,11 +383,12 @@ bool mha_tensor_overlap(const struct mha_tensor *a, const struct mha_tensor *b)
         || first_b + (uintptr_t)((span_b + 1) * bytes_b) <= first_a)
         return false;
     int64_t distance = (int64_t)(first_b - first_a);
-    if (!same_grid(a, b) || distance % bytes_a != 0 || !is_nested(a))
+    struct mha_tensor grid;
+    if (!common_grid(a, b, &grid) || distance % bytes_a != 0)
         return true;
     int32_t axes[MHA_MAX_RANK];
-    int32_t n = sort_axes(a, axes);
-    return reaches(a, axes, n, distance / bytes_a);
+    int32_t n = sort_axes(&grid, axes);
+    return reaches(&grid, axes, n, a, b, distance / bytes_a);
 }
 
 /* ---- views of views -------------------------------------------------------------------------- */

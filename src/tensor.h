@@ -56,7 +56,8 @@ struct mha_view {
     int64_t b, l, h;
 };
 
-/* Stride of an axis as the inner loops use it: 0 where the axis has a single element. */
+/* Stride of an axis as the inner loops use it: 0 where the axis has a single
+ * element, or the tensor none. */
 int64_t mha_tensor_stride(const struct mha_tensor *tensor, int32_t axis);
 
 #endif

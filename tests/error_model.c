@@ -120,7 +120,9 @@ static void model_row(struct model *m, double lse)
 {
     const struct generated_case *c = m->c;
     model_scores(m);
-    m->out_error = m->weight_error = 0;
+    m->out_error = m->lse_error = m->weight_error = 0;
+    if (!isfinite(lse))
+        return; /* empty or NaN: nothing is rounded */
     for (int64_t y = 0; y < c->Dv; y++) {
         double residual = 0, error = 0, sum = 0;
         if (c->inputs.residual)
@@ -144,9 +146,7 @@ static void model_row(struct model *m, double lse)
         if (m->weights[j] > 0)
             raise_to(&m->weight_error, m->growth * m->weights[j]
                                            * (m->score_error[j] + m->mean_error + U * m->chain));
-    m->lse_error = 0;
-    if (isfinite(lse))
-        raise_to(&m->lse_error, m->growth * m->mean_error + U * (m->chain + 8 + fabs(lse)));
+    raise_to(&m->lse_error, m->growth * m->mean_error + U * (m->chain + 8 + fabs(lse)));
 }
 
 static void check_row(const struct generated_case *c, const char *array, const float *got,

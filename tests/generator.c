@@ -209,14 +209,14 @@ static void make_operands(struct generated_case *c, enum form form)
 
 static void fill_operands(struct generated_case *c)
 {
-    static const float score_amplitudes[] = { 1, 1, 1, 1, 1, 4, 30, 100 };
+    static const float score_amplitudes[] = { 1, 1, 1, 1, 1, 1, 1, 4, 30, 1000, 10000 };
     static const float value_amplitudes[] = { 1, 1, 1, 1, 1, 1, 1e30f, 0x1p-120f, 0x1p-146f };
     enum pattern pattern = chance(25) ? EIGHTHS : ORDINARY;
     float query = PICK(score_amplitudes);
-    float key = PICK(score_amplitudes);
+    float key = chance(10) ? 0x1p-20f : 1;
     float value = PICK(value_amplitudes);
     if (!c->inputs.key)
-        query = key = value = chance(20) ? 30 : 1;
+        query = key = value = chance(10) ? 30 : 1;
     fill(&c->query, pattern, query);
     if (c->inputs.key) {
         fill(&c->key, pattern, key);

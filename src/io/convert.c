@@ -46,6 +46,7 @@ bool mha_convert_possible(int32_t from, int32_t to)
 #define TOP_64 2047u /* the exponent of infinity and NaN */
 #define QUIET_64 (UINT64_C(1) << (FRACTION_64 - 1))
 
+/* To the bits of float64; a NaN comes out quiet. */
 static uint64_t widen(uint64_t bits, struct float_format from)
 {
     uint64_t sign = bits >> (from.exponent_bits + from.fraction_bits) << 63;
@@ -78,6 +79,7 @@ static uint64_t shift_rounded(uint64_t value, int shift)
     return (value + half - 1 + odd) >> shift;
 }
 
+/* From the bits of float64 that widen made. */
 static uint64_t narrow(uint64_t bits, struct float_format to)
 {
     uint64_t sign = bits >> 63 << (to.exponent_bits + to.fraction_bits);
@@ -87,7 +89,7 @@ static uint64_t narrow(uint64_t bits, struct float_format to)
     uint64_t infinity = top << to.fraction_bits;
     int shift = FRACTION_64 - to.fraction_bits;
     if (exponent == TOP_64)
-        return sign | infinity | (fraction ? (fraction | QUIET_64) >> shift : 0);
+        return sign | infinity | fraction >> shift;
     if (shift == 0)
         return bits;
     int64_t place = (int64_t)exponent - BIAS_64 + (int64_t)(top >> 1);

@@ -6,6 +6,7 @@
 #   pkg_config_shared, pkg_config_static, find_package_shared, find_package_static, ctypes
 #   names                a program with functions of common names links statically
 #   header               the header compiles alone, in every language version
+#   readme               the quick start of README.md, word for word
 #   command              the installed program starts
 #   destdir              a staged installation
 #   directories          other installation directories (configures and builds the library)
@@ -131,6 +132,21 @@ names() {
     build_and_run "$(pkg-config --static --cflags mha)" "$libs" "$here/names.c"
 }
 
+# The program between ```c and ```, and the line that compiles it, with the environment the README
+# says, its prefix replaced by ours.
+readme() {
+    enter readme
+    sed -n '/^```c$/,/^```$/p' "$prefix/share/doc/mha/README.md" | sed '1d;$d' > prog.c
+    [ "$(wc -l < prog.c)" -ge 25 ] || fail "no quick start in README.md"
+    local lines
+    lines=$(sed -n 's/^    \(export .*\|cc prog\.c .*\)$/\1/p' "$prefix/share/doc/mha/README.md")
+    [ "$(wc -l <<< "$lines")" -eq 3 ] || fail "not two exports and a compilation: $lines"
+    lines=${lines//'$HOME/libmha'/$prefix}
+    lines=${lines//cc prog.c/$CC prog.c}
+    bash -euc "$lines" > printed
+    grep -qx 'y\[0\] = -\?[0-9.]\{8,\}' printed || fail "it printed $(cat printed)"
+}
+
 configure_and_run() { # KIND [OPTION...]
     local kind=$1 program
     shift
@@ -224,6 +240,7 @@ subdirectory() {
 case ${1-} in
     command) command_ ;;
     install | text | pkg_config_shared | pkg_config_static | find_package_shared | \
-        find_package_static | ctypes | names | header | destdir | directories | subdirectory) "$1" ;;
+        find_package_static | ctypes | names | header | readme | destdir | directories | \
+        subdirectory) "$1" ;;
     *) fail "usage: package.sh CHECK" ;;
 esac
