@@ -239,8 +239,8 @@ struct mha_allocator {
 struct mha_context_options {
     int64_t size;
     const struct mha_allocator *allocator; /* copied; NULL: the C library's */
-    const char *isa;       /* "generic" or "avx2"; NULL: what the environment variable MHA_ISA says,
-                            * or the best this machine runs */
+    const char *isa;       /* "generic" or "avx2"; NULL or "": what the environment variable MHA_ISA
+                            * says, or the best this machine runs */
     char *message;         /* where to explain a failure of mha_context_create, or NULL */
     int64_t message_bytes; /* its room, closing NUL included */
 };
@@ -410,7 +410,8 @@ struct mha_outputs {
  * On the levels other than generic every output bit is fixed by docs/numerics.md: it depends on
  * the values, the options and the positions, not on strides, the batch around a sample, or the level.
  *
- * Returns MHA_OK, or ARGUMENT, SHAPE, TYPE, LAYOUT, OVERFLOW, MEMORY, BUSY, and nothing was written.
+ * Returns MHA_OK, or ARGUMENT, SHAPE, TYPE, LAYOUT, OVERFLOW, MEMORY, BUSY, or UNSUPPORTED for a
+ * struct whose unknown fields are not zero; then nothing was written.
  * Cost: 2 B H L S (D + Dv) floating-point operations for pairs that the causal rule, window and
  * lengths leave (nothing is computed elsewhere but at the edges of blocks); weights cost half as
  * much again. Scratch memory: mha_attention_workspace. No allocation when the scratch suffices.
@@ -451,8 +452,9 @@ struct mha_layer_shape {
 };
 
 /*
- * Weights, float32, [out, in]: y = x W^T + b. Rows may have any stride, columns stride 1. The rows
- * of W_Q are those of head 0, then of head 1, and so on; likewise W_K, W_V, and the columns of W_O.
+ * Weights, float32, [out, in]: y = x W^T + b. Rows lie any distance of at least their width apart;
+ * the last stride is 1. The rows of W_Q are those of head 0, then of head 1, and so on; likewise W_K,
+ * W_V, and the columns of W_O.
  */
 struct mha_weights {
     int64_t size;
@@ -483,7 +485,8 @@ enum mha_ownership {
  *   ownership  MHA_COPY or MHA_BORROW
  *   layer      receives the layer, NULL on failure
  *
- * Returns ARGUMENT, SHAPE, TYPE, LAYOUT, OVERFLOW, MEMORY, BUSY, or BLAS when a tiny product shows
+ * Returns ARGUMENT, SHAPE, TYPE, LAYOUT, OVERFLOW, MEMORY, BUSY, UNSUPPORTED (see mha_attention), or
+ * BLAS when a tiny product shows
  * that the linked BLAS does not work as declared. Cost: one allocation; with MHA_COPY one pass over
  * the weights.
  */
@@ -495,7 +498,7 @@ MHA_API MHA_CHECK mha_status mha_layer_create(mha_context *ctx,
 /* Frees a layer, not the weights it borrowed. NULL is fine. */
 MHA_API void mha_layer_free(mha_layer *layer);
 
-/* The sizes of a layer with every zero resolved, except E_out, which is H*Dv without W_O. */
+/* The sizes of a layer, every zero replaced by what it stood for; E_out is H*Dv without W_O. */
 MHA_API struct mha_layer_shape mha_layer_get_shape(const mha_layer *layer);
 
 /* Views of a layer's weights, NULL for those it does not have. The tensors belong to the layer;
@@ -560,7 +563,7 @@ MHA_API MHA_CHECK mha_status mha_residual_add(mha_context *ctx, const struct mha
  * the float types, where `into` has another float type than the file; any other difference in type or
  * shape is an error. Types: bool, signed and unsigned integers of 1 to 8 bytes, float16, 32 and 64.
  * Refused: objects, records, text, complex numbers, a size that differs from what the header says.
- * On failure `into` is untouched, except that MHA_ERROR_FILE in the middle may leave part of it.
+ * `into` needs a last stride of 1. On failure it is untouched, except that MHA_ERROR_FILE in the middle may leave part of it.
  *
  * mha_npy_write writes version 1, little-endian, row-major, from a view of any strides, all types
  * but bfloat16; a file of that name is replaced only once the new one is whole.

@@ -122,7 +122,7 @@ static mha_status choose_kernels(mha_context *ctx, const char *isa)
 {
     mha_status status = MHA_OK;
     const char *source = "isa";
-    if (!isa) {
+    if (!isa || !*isa) {
         source = "the environment variable MHA_ISA";
         isa = getenv("MHA_ISA");
     }

@@ -94,7 +94,8 @@ static void forward_lay_out(const mha_layer *layer, struct mha_plan *p, struct m
     mha_attend_lay_out(p, arena, &s->attend);
     p->q = packed(mha_arena_floats(arena, rows, p->H, p->D), p->L, p->H, p->D);
     p->k = packed(mha_arena_floats(arena, keys, p->G, p->D), p->S, p->G, p->D);
-    p->v = packed(mha_arena_floats(arena, wants_out ? keys : 0, p->G, p->Dv), p->S, p->G, p->Dv);
+    if (wants_out)
+        p->v = packed(mha_arena_floats(arena, keys, p->G, p->Dv), p->S, p->G, p->Dv);
     steps->in[0] = projection(layer, MHA_W_Q, MHA_B_Q, p->B, p->L, p->query_rows, p->q);
     steps->in[1] = projection(layer, MHA_W_K, MHA_B_K, p->B, p->S, p->key_rows, p->k);
     steps->in[2] = projection(layer, MHA_W_V, MHA_B_V, p->B, p->S, p->value_rows, p->v);

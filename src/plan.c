@@ -46,7 +46,7 @@ static struct mha_view view_of(const struct draft *d, const struct mha_tensor *t
     };
 }
 
-/* A float32 input of that rank, well-formed; its sizes are checked by the caller. */
+/* An input of that type and rank, well-formed; its sizes are checked by the caller. */
 static mha_status check_input(const struct draft *d, const char *name,
                               const struct mha_tensor *tensor, int32_t type, int32_t rank,
                               const char *symbols)

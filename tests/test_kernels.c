@@ -99,11 +99,15 @@ static void question_make(struct question *o, struct problem *p)
     o->options = (struct mha_options){ .mask_kind = MHA_MASK_KEEP, .mask = &o->mask };
 }
 
-/* A bound for tests of values: sums of up to n products of numbers below 1, grown by the softmax. */
+/*
+ * A bound for operands below 1, first order in u = 2^-24. A score's chain of D roundings over terms
+ * whose sum is at most D / sqrt(D) errs by D sqrt(D) u; e^x turns that into a relative error, in the
+ * numerator and in the denominator. The sums over the keys and the rest add at most (S + 10) u.
+ */
 static double bound(const struct problem *p)
 {
-    double u = 0x1p-24;
-    return 4 * u * (sqrt((double)p->D) * (double)p->D + sqrt((double)p->S) + 8);
+    double D = (double)p->D, S = (double)(p->S + p->extras);
+    return 0x1p-24 * (2 * D * sqrt(D) + S + 10);
 }
 
 static void check_answer(const char *name, struct problem *p, bool canonical)

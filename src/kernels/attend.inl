@@ -64,6 +64,13 @@ struct keys {
     int extra;                  /* the extra keys: no mask, no range */
 };
 
+/* The row in a lane of a column; lanes beyond the last row repeat it, and nobody looks at them. */
+static inline const struct mha_attend_row *row_in(const struct work *w, int column, int lane)
+{
+    int64_t row = column * LANES + lane, last = w->tile->n_rows - 1;
+    return &w->tile->rows[row < last ? row : last];
+}
+
 /* ---- scores and outputs ------------------------------------------------------------------------ */
 
 /* Scores of `rows` keys: s[r][c] = k_r . q_c. */
@@ -173,15 +180,9 @@ static void read_mask(const struct work *w, const struct keys *g, int column)
 {
     const struct mha_attend_tile *t = w->tile;
     for (int lane = 0; lane < LANES; lane++) {
-        int64_t row = column * LANES + lane;
-        float *add = w->add + row;
-        if (row >= t->n_rows) {
-            for (int j = g->begin; j < g->end; j++)
-                add[j * ROWS] = 0.0f;
-            continue;
-        }
+        const struct mha_attend_row *r = row_in(w, column, lane);
+        float *add = w->add + column * LANES + lane;
         /* Outside its range a row's mask is not read: there may be nothing behind it. */
-        const struct mha_attend_row *r = &t->rows[row];
         for (int j = g->begin; j < g->end; j++) {
             int64_t key = g->first + j, at = key * t->mask_stride;
             float value = 0.0f;
@@ -199,18 +200,11 @@ static void read_mask(const struct work *w, const struct keys *g, int column)
 /* The range of each row of a column, as positions within the block. */
 static void read_ranges(const struct work *w, const struct keys *g, int column)
 {
-    const struct mha_attend_tile *t = w->tile;
     for (int lane = 0; lane < LANES; lane++) {
+        const struct mha_attend_row *r = row_in(w, column, lane);
         int64_t row = column * LANES + lane;
-        int64_t lo = 0, hi = BLOCK;
-        if (row < t->n_rows) {
-            lo = t->rows[row].lo - g->first;
-            hi = t->rows[row].hi - g->first;
-            if (g->extra && !t->rows[row].sees_extra)
-                hi = 0;
-            else if (g->extra)
-                lo = 0, hi = BLOCK;
-        }
+        int64_t lo = g->extra ? 0 : r->lo - g->first;
+        int64_t hi = g->extra ? r->sees_extra * BLOCK : r->hi - g->first;
         w->lo[row] = lo < 0 ? 0.0f : lo > BLOCK ? (float)BLOCK : (float)lo;
         w->hi[row] = hi < 0 ? 0.0f : hi > BLOCK ? (float)BLOCK : (float)hi;
     }

@@ -22,7 +22,7 @@ struct mha_attend_row {
     const float *q;
     int64_t lo, hi;        /* 0 <= lo <= hi <= S; keys outside are never read */
     const void *mask;      /* the mask element of key 0 */
-    int64_t sees_extra;    /* 0: not even the extra keys */
+    int64_t sees_extra;    /* 1, or 0: not even the extra keys */
     const float *residual; /* Dv floats added to the output, or NULL; may be `out` itself */
     float *out;            /* Dv floats, not NULL when Dv > 0 */
     float *lse;            /* one float */
@@ -67,10 +67,10 @@ struct mha_attend_tile {
 };
 
 /* Floats of scratch for one tile: the query and two outputs with rows in the lanes, three blocks of
- * keys (scores, probabilities, mask), eight numbers a row. D and Dv are below 2^31. */
+ * keys (scores, probabilities, mask), seven numbers a row. D and Dv are below 2^31. */
 static inline int64_t mha_attend_tile_floats(int64_t D, int64_t Dv)
 {
-    return MHA_TILE_ROWS * (D + 2 * Dv + 3 * MHA_BLOCK + 8);
+    return MHA_TILE_ROWS * (D + 2 * Dv + 3 * MHA_BLOCK + 7);
 }
 
 struct mha_kernels {

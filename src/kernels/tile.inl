@@ -1,24 +1,23 @@
 /* A tile from its rows to its rows: what comes before and after the walk over the keys. */
 
-/* Scaled query rows into the lanes; unused lanes of the last column are rows of zeros. */
+/* Scaled query rows into the lanes. */
 static void pack_queries(const struct work *w)
 {
     const struct mha_attend_tile *t = w->tile;
     const vf scale = vf_set1(t->scale);
     for (int column = 0; column < w->columns; column++) {
-        const struct mha_attend_row *row = &t->rows[column * LANES];
-        int64_t lanes = t->n_rows - column * LANES, x = 0;
+        int64_t x = 0;
         for (; x + LANES <= t->D; x += LANES) {
             vf block[LANES];
             for (int i = 0; i < LANES; i++)
-                block[i] = i < lanes ? vf_mul(vf_load(row[i].q + x), scale) : vf_set1(0.0f);
+                block[i] = vf_mul(vf_load(row_in(w, column, i)->q + x), scale);
             vf_transpose(block);
             for (int i = 0; i < LANES; i++)
                 vf_store(w->q + (x + i) * ROWS + column * LANES, block[i]);
         }
         for (; x < t->D; x++)
             for (int i = 0; i < LANES; i++)
-                w->q[x * ROWS + column * LANES + i] = i < lanes ? row[i].q[x] * t->scale : 0.0f;
+                w->q[x * ROWS + column * LANES + i] = row_in(w, column, i)->q[x] * t->scale;
     }
 }
 
