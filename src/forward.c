@@ -78,8 +78,7 @@ static struct mha_projection projection(const mha_layer *layer, enum mha_weight 
 
 /* The steps of a forward pass around the core. */
 struct steps {
-    struct mha_projection in[3]; /* to q, k and, when the output is wanted, v */
-    int64_t n_in;
+    struct mha_projection in[3]; /* to q, k and v */
     struct mha_projection out; /* W_O, with the residual */
     int64_t n_out;             /* 0 when the output is the core's own */
 };
@@ -94,12 +93,12 @@ static void forward_lay_out(const mha_layer *layer, struct mha_plan *p, struct m
     mha_attend_lay_out(p, arena, &s->attend);
     p->q = packed(mha_arena_floats(arena, rows, p->H, p->D), p->L, p->H, p->D);
     p->k = packed(mha_arena_floats(arena, keys, p->G, p->D), p->S, p->G, p->D);
-    if (wants_out)
-        p->v = packed(mha_arena_floats(arena, keys, p->G, p->Dv), p->S, p->G, p->Dv);
+    /* v also where only weights are wanted: which products the BLAS gets together may decide how it
+     * rounds, and asking for one output must change no bit of another. */
+    p->v = packed(mha_arena_floats(arena, keys, p->G, p->Dv), p->S, p->G, p->Dv);
     steps->in[0] = projection(layer, MHA_W_Q, MHA_B_Q, p->B, p->L, p->query_rows, p->q);
     steps->in[1] = projection(layer, MHA_W_K, MHA_B_K, p->B, p->S, p->key_rows, p->k);
     steps->in[2] = projection(layer, MHA_W_V, MHA_B_V, p->B, p->S, p->value_rows, p->v);
-    steps->n_in = wants_out ? 3 : 2;
     steps->n_out = wants_out && has_w_o ? 1 : 0;
     if (steps->n_out) {
         p->out = packed(mha_arena_floats(arena, rows, p->H, p->Dv), p->L, p->H, p->Dv);
@@ -111,7 +110,7 @@ static void forward_lay_out(const mha_layer *layer, struct mha_plan *p, struct m
         p->residual = p->residual_rows;
         p->residual.h = p->Dv;
     }
-    int64_t problems = max_i64(mha_project_count(steps->in, steps->n_in),
+    int64_t problems = max_i64(mha_project_count(steps->in, 3),
                                mha_project_count(&steps->out, steps->n_out));
     s->problems = mha_arena_take(arena, problems, sizeof *s->problems);
 }
@@ -134,7 +133,7 @@ mha_status mha_forward(mha_context *ctx, const mha_layer *layer, const struct mh
     arena = (struct mha_arena){ .base = ctx->scratch };
     forward_lay_out(layer, &plan, &arena, &scratch, &steps);
 
-    mha_project(steps.in, steps.n_in, scratch.problems);
+    mha_project(steps.in, 3, scratch.problems);
     mha_attend(ctx->kernels, &plan, &scratch.attend);
     mha_project(&steps.out, steps.n_out, scratch.problems);
 done:
