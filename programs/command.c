@@ -6,11 +6,13 @@
 #include <float.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- errors and output ---- */
 
@@ -148,6 +150,35 @@ const char *command_shape(const struct mha_tensor *tensor, char text[COMMAND_SHA
 {
     mha_tensor_shape_text(tensor, text, COMMAND_SHAPE_BYTES);
     return text;
+}
+
+/* ---- paths ---- */
+
+static_assert(COMMAND_PATH_BYTES >= PATH_MAX, "realpath writes as much");
+
+bool command_destination(const char *path, char place[COMMAND_PATH_BYTES])
+{
+    if (realpath(path, place))
+        return true;
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    if (errno != ENOENT || !*name)
+        return false;
+
+    /* No such file: a link that leads to none, or a name in a directory. */
+    char next[COMMAND_PATH_BYTES] = "", link[COMMAND_PATH_BYTES];
+    ssize_t length = readlink(path, link, sizeof link - 1);
+    link[length < 0 ? 0 : length] = '\0';
+    int parent = link[0] == '/' ? 0 : (int)(name - path);
+    int needed = snprintf(next, sizeof next, "%.*s%s", parent, path, length < 0 ? "." : link);
+    if (needed < (int)sizeof next && length >= 0)
+        return command_destination(next, place);
+    if (needed >= (int)sizeof next || !realpath(next, place))
+        return false;
+    size_t used = strlen(place);
+    needed = snprintf(place + used, COMMAND_PATH_BYTES - used, "/%s", name);
+    errno = ENAMETOOLONG;
+    return needed < (int)(COMMAND_PATH_BYTES - used);
 }
 
 /* ---- options ---- */

@@ -63,6 +63,11 @@ struct command_option {
     bool *given;                      /* set when the option was there; may be NULL */
 };
 
+/* The place of the file that writing to `path` makes or replaces: absolute, links followed, also
+ * where they lead to no file yet. False with errno when there is no such place. */
+enum { COMMAND_PATH_BYTES = 4096 };
+bool command_destination(const char *path, char place[COMMAND_PATH_BYTES]);
+
 /* Reads all options; the operands are then argv[optind] to argv[argc - 1]. */
 int command_parse(int argc, char **argv, const struct command_option *options);
 

@@ -1,10 +1,13 @@
 /* mha inspect: what .npy and .safetensors files hold. */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "command.h"
 
@@ -141,18 +144,31 @@ static int inspect_safetensors(mha_context *ctx, const char *path, int64_t heade
     return code;
 }
 
+/* The first bytes of a regular file, and how many there are. What is none is not waited for. */
+static int read_start(const char *path, char *start, size_t room, size_t *bytes)
+{
+    int code = COMMAND_OK;
+    struct stat kind;
+    ssize_t got = -1;
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (file < 0)
+        return command_fail("%s: %s", path, strerror(errno));
+    if (fstat(file, &kind) == 0 && !S_ISREG(kind.st_mode) && !S_ISDIR(kind.st_mode))
+        code = command_fail("%s: not a regular file", path);
+    else if ((got = read(file, start, room)) < 0)
+        code = command_fail("%s: %s", path, strerror(errno));
+    *bytes = got < 0 ? 0 : (size_t)got;
+    close(file);
+    return code;
+}
+
 static int inspect(mha_context *ctx, const char *path, int64_t header_limit)
 {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return command_fail("%s: %s", path, strerror(errno));
     char start[9] = "";
-    errno = 0;
-    size_t bytes = fread(start, 1, sizeof start, file);
-    int error = ferror(file) ? errno : 0;
-    fclose(file);
-    if (error)
-        return command_fail("%s: %s", path, strerror(error));
+    size_t bytes = 0;
+    int code = read_start(path, start, sizeof start, &bytes);
+    if (code != COMMAND_OK)
+        return code;
     if (bytes >= 6 && memcmp(start, "\x93NUMPY", 6) == 0)
         return inspect_npy(ctx, path);
     /* A .safetensors file is eight bytes of length, then JSON that must begin with a brace. */

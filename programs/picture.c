@@ -21,7 +21,7 @@
 #include "colour.h"
 #include "command.h"
 
-enum { MOST_PIXELS = 16384 };
+enum { MOST_PIXELS = 16384, MOST_DRAFTS = 100 };
 
 static const double MARGIN = 16;
 static const double LABEL_GAP = 6;   /* between a panel and its labels */
@@ -383,23 +383,46 @@ static cairo_status_t pour(void *closure, const unsigned char *data, unsigned le
     return CAIRO_STATUS_SUCCESS;
 }
 
+/* Opens the first of the names "PLACE.part0", "PLACE.part1", ... that is free. */
+static FILE *open_draft(const char *place, char draft[COMMAND_PATH_BYTES])
+{
+    FILE *file = NULL;
+    for (int number = 0; !file && number < MOST_DRAFTS; number++) {
+        if (snprintf(draft, COMMAND_PATH_BYTES, "%s.part%d", place, number) >= COMMAND_PATH_BYTES) {
+            errno = ENAMETOOLONG;
+            break;
+        }
+        file = fopen(draft, "wbx");
+        if (!file && errno != EEXIST)
+            break;
+    }
+    return file;
+}
+
+/* The picture takes its place when it is whole: a failure leaves what was there. */
 static int write_file(const char *path, const struct sink *sink)
 {
-    FILE *file = fopen(path, "wb");
+    char place[COMMAND_PATH_BYTES], draft[COMMAND_PATH_BYTES];
+    struct stat old;
+    bool replaces = stat(path, &old) == 0;
+    if (replaces && !S_ISREG(old.st_mode))
+        return command_fail("%s: not a regular file", path);
+    FILE *file = command_destination(path, place) ? open_draft(place, draft) : NULL;
     if (!file)
         return command_fail("%s: %s", path, strerror(errno));
     errno = 0;
-    bool written = fwrite(sink->bytes, 1, sink->used, file) == sink->used;
-    int error = written ? 0 : errno;
+    bool written = (!replaces || fchmod(fileno(file), old.st_mode & 0777) == 0)
+                   && fwrite(sink->bytes, 1, sink->used, file) == sink->used;
+    int error = errno;
     if (fclose(file) != 0 && written) {
         written = false;
         error = errno;
     }
-    if (written)
+    if (written && rename(draft, place) == 0)
         return COMMAND_OK;
-    struct stat kind; /* half a picture is none; a device stays */
-    if (stat(path, &kind) == 0 && S_ISREG(kind.st_mode))
-        remove(path);
+    if (written)
+        error = errno;
+    remove(draft);
     return command_fail("%s: %s", path, error ? strerror(error) : "write error");
 }
 

@@ -102,13 +102,21 @@ static const struct command_word mask_kinds[] = {
 
 /* ---- the request ---- */
 
+static bool same_file(const char *a, const char *b)
+{
+    char place_a[COMMAND_PATH_BYTES], place_b[COMMAND_PATH_BYTES];
+    return strcmp(a, b) == 0
+           || (command_destination(a, place_a) && command_destination(b, place_b)
+               && strcmp(place_a, place_b) == 0);
+}
+
 static int check_outputs(const struct request *request)
 {
     const char *paths[] = { request->output, request->weights_output, request->mean_output,
                             request->lse_output };
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < i; j++)
-            if (paths[i] && paths[j] && strcmp(paths[i], paths[j]) == 0)
+            if (paths[i] && paths[j] && same_file(paths[i], paths[j]))
                 return command_wrong("two results would be written to %s", paths[i]);
     return COMMAND_OK;
 }

@@ -8,16 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "support.h"
+#include "fixture.h"
 
 static char directory[128];
 
 int files_setup(void **state)
 {
-    (void)state;
     const char *parent = getenv("TMPDIR");
     snprintf(directory, sizeof directory, "%.80s/mha-test-XXXXXX", parent ? parent : "/tmp");
-    return mkdtemp(directory) ? 0 : -1;
+    return mkdtemp(directory) ? open_context(state) : -1;
 }
 
 /* Goes through the files whose name starts with `start`; returns their number. */
@@ -40,9 +39,9 @@ static int64_t each_file(const char *start, int (*act)(const char *path))
 
 int files_teardown(void **state)
 {
-    (void)state;
+    int closed = close_context(state);
     each_file("", remove);
-    return rmdir(directory);
+    return rmdir(directory) == 0 ? closed : -1;
 }
 
 const char *file_path(const char *name)
@@ -117,36 +116,23 @@ const char *file_write_npy(const char *name, const char *header, const void *dat
     return write_parts(name, start, 10, header, (int64_t)bytes, data, n);
 }
 
-static void *peak_allocate(void *user, size_t bytes, size_t alignment)
-{
-    struct peak *peak = user;
-    void *block = NULL;
-    peak->live += (int64_t)bytes;
-    if (peak->live > peak->most)
-        peak->most = peak->live;
-    return posix_memalign(&block, alignment, bytes) == 0 ? block : NULL;
-}
-
-static void peak_release(void *user, void *block, size_t bytes)
-{
-    struct peak *peak = user;
-    peak->live -= (int64_t)bytes;
-    free(block);
-}
-
-void peak_init(struct peak *peak)
-{
-    *peak = (struct peak){ .allocator = { peak_allocate, peak_release, peak } };
-}
-
-const char *locale_with_comma(void)
+void locale_with_comma(void)
 {
     static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8", "de_AT.UTF-8", "fr_FR.UTF-8",
                                          "es_ES.UTF-8", "it_IT.UTF-8", "nl_NL.UTF-8", "pl_PL.UTF-8",
                                          "pt_BR.UTF-8", "ru_RU.UTF-8", "sv_SE.UTF-8", "de_DE" };
     for (int64_t i = 0; i < COUNT(names); i++)
         if (setlocale(LC_ALL, names[i]) && *localeconv()->decimal_point == ',')
-            return names[i];
+            return;
     setlocale(LC_ALL, "C");
-    return NULL;
+    print_message("no locale with a decimal comma is installed\n");
+    skip();
+}
+
+void locale_back(void)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.1f", 0.5);
+    setlocale(LC_ALL, "C");
+    assert_string_equal(text, "0,5");
 }

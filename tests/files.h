@@ -7,7 +7,8 @@
 
 #include "mha.h"
 
-/* Group set-up and tear-down for CMocka: make the directory, remove it with all that is in it. */
+/* Group set-up and tear-down for CMocka: those of fixture.h, and the directory is made, and removed
+ * with all that is in it. */
 int files_setup(void **state);
 int files_teardown(void **state);
 
@@ -33,15 +34,10 @@ const char *file_write_safetensors(const char *name, const char *header, const v
 /* Writes an .npy file of version 1 from the header's text, which is not padded. */
 const char *file_write_npy(const char *name, const char *header, const void *data, int64_t n);
 
-/* An allocator that knows how much it has given out at most. */
-struct peak {
-    struct mha_allocator allocator;
-    int64_t live, most;
-};
-void peak_init(struct peak *peak);
+/* Switches to an installed locale whose decimal point is a comma, or skips the running test. */
+void locale_with_comma(void);
 
-/* Switches to an installed locale whose decimal point is a comma; NULL when there is none. The way
- * back is setlocale(LC_ALL, "C"). */
-const char *locale_with_comma(void);
+/* Back from there to "C"; fails the test when somebody else has changed the locale meanwhile. */
+void locale_back(void);
 
 #endif

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Checks that the house stays as ARCHITECTURE.md draws it.
 #
-#   house.sh sources CC                             who includes whom, and what no source may hold
+#   house.sh sources                                who includes whom, and what no source may hold
+#   house.sh fast_math CC                           options that forget NaN are refused
 #   house.sh objects LIBMHA.SO LIBMHA.A LEVEL...    what the finished libraries export and call
+#   house.sh clang CMAKE BUILD OPTION...            clang has nothing to warn of in src/
 #
-# Prints every finding and ends with status 1 if there was one.
+# Prints every finding and ends with status 1 if there was one, with 77 where a tool is missing.
 set -euo pipefail
 shopt -s lastpipe # findings are counted at the end of pipes
 export LC_ALL=C
@@ -128,7 +130,7 @@ check_includes() {
 # ---- what no source may hold ---------------------------------------------------------------------
 
 c_files() {
-    find src include programs examples tests bench \
+    find src include programs examples tests $([ ! -d bench ] || echo bench) \
         \( -name '*.c' -o -name '*.h' -o -name '*.inl' -o -name '*.cpp' \) -type f | sort
 }
 
@@ -166,6 +168,21 @@ check_fast_math() { # CC
         ! "$1" -std=gnu11 -Iinclude -Isrc "$flag" -fsyntax-only -x c src/common.h 2> /dev/null ||
             finding "src/common.h lets $flag through"
     done
+}
+
+# Builds the library in the directory BUILD, all levels of kernels and all warnings.
+check_clang() { # CMAKE BUILD OPTION...
+    command -v clang > /dev/null || { echo "clang is not installed"; exit 77; }
+    local cmake=$1 build=$2
+    shift 2
+    if ! {
+        "$cmake" -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang \
+            -DMHA_WERROR=ON -DMHA_BUILD_TESTS=OFF -DMHA_BUILD_PROGRAMS=OFF "$@" &&
+            "$cmake" --build "$build" -j 2
+    } > "$build.log" 2>&1; then
+        tail -n 40 "$build.log"
+        finding "clang does not build the library"
+    fi
 }
 
 # ---- the finished libraries ----------------------------------------------------------------------
@@ -209,11 +226,13 @@ case ${1-} in
     sources)
         check_includes
         check_texts
-        check_fast_math "$2"
         ;;
+    fast_math) check_fast_math "$2" ;;
     objects) check_objects "${@:2}" ;;
+    clang) check_clang "${@:2}" ;;
     *)
-        echo "usage: house.sh sources CC | objects LIBMHA.SO LIBMHA.A LEVEL..." >&2
+        echo "usage: house.sh sources | fast_math CC | objects LIBMHA.SO LIBMHA.A LEVEL... |" \
+            "clang CMAKE BUILD OPTION..." >&2
         exit 2
         ;;
 esac

@@ -6,8 +6,6 @@
 
 #include "reference.h"
 
-mha_context *ctx;
-struct counting problem_counter;
 mha_layer *problem_layer;
 struct mha_tensor problem_weights[4];
 _Alignas(8) float problem_memory[OPERANDS][ROOM];
@@ -20,9 +18,7 @@ const char *const operand_names[OPERANDS] = {
 
 int problem_open(void **state)
 {
-    (void)state;
-    counting_init(&problem_counter);
-    ctx = context_counting(&problem_counter);
+    open_context(state);
     const int64_t sizes[4][2] = {
         { H * D, E }, { G * D, E_KEY }, { G * Dv, E_VALUE }, { E_OUT, H * Dv }
     };
@@ -43,12 +39,10 @@ int problem_open(void **state)
 
 int problem_close(void **state)
 {
-    (void)state;
     mha_layer_free(problem_layer);
-    mha_context_free(ctx);
     for (int i = 0; i < 4; i++)
         guarded_free(problem_weights[i].data);
-    return problem_counter.live == 0 && problem_counter.live_bytes == 0 ? 0 : -1;
+    return close_context(state);
 }
 
 struct problem problem_make(enum road road)
@@ -159,22 +153,22 @@ void check_call_message(const struct problem *p, const char *text)
 
 static void call_is_refused(const struct problem *p, mha_status want, const char *text)
 {
-    int64_t calls = problem_counter.calls;
+    int64_t calls = counter.calls;
     problem_remember();
     check_status(ctx, problem_call(p), want);
     check_call_message(p, text);
     check_untouched();
-    assert_int_equal(problem_counter.calls, calls);
+    assert_int_equal(counter.calls, calls);
 }
 
 void check_refused(const struct problem *p, mha_status want, const char *text)
 {
-    int64_t bytes = -7, calls = problem_counter.calls;
+    int64_t bytes = -7, calls = counter.calls;
     check_status(ctx, problem_query(p, &bytes), want);
     check_message(p->road == FORWARD ? "mha_forward_workspace: " : "mha_attention_workspace: ",
                   text);
     assert_int_equal(bytes, -7);
-    assert_int_equal(problem_counter.calls, calls);
+    assert_int_equal(counter.calls, calls);
     call_is_refused(p, want, text);
 }
 

@@ -3,7 +3,7 @@
 #ifndef PROBLEM_H
 #define PROBLEM_H
 
-#include "support.h"
+#include "fixture.h"
 
 enum { B = 2, L = 3, S = 5, H = 4, G = 2, D = 7, Dv = 11 };
 enum { E = 13, E_KEY = 17, E_VALUE = 19, E_OUT = 23 };
@@ -46,12 +46,10 @@ struct problem {
 enum { MARGIN = 320, ROOM = 3 * MARGIN };
 extern float problem_memory[OPERANDS][ROOM];
 
-/* Set-up and tear-down of a group of tests; the latter fails when memory was not given back. */
+/* Set-up and tear-down of a group of tests: those of fixture.h, and the layer. */
 int problem_open(void **state);
 int problem_close(void **state);
-extern mha_context *ctx;
-extern struct counting problem_counter; /* the allocator of ctx */
-extern mha_layer *problem_layer;        /* without biases, its weights borrowed */
+extern mha_layer *problem_layer; /* without biases, its weights borrowed */
 extern struct mha_tensor problem_weights[4];
 
 /* Random operands, outputs full of NaN. The fields of inputs and outputs are still empty: */

@@ -135,6 +135,8 @@ static void *counting_allocate(void *user, size_t bytes, size_t alignment)
     memset(block, 0xff, bytes); /* NaN: what a call reads unwritten shows */
     counting->live++;
     counting->live_bytes += (int64_t)bytes;
+    if (counting->most_bytes < counting->live_bytes)
+        counting->most_bytes = counting->live_bytes;
     return block;
 }
 

@@ -1,7 +1,7 @@
 /* mha_attention on random cases of every option: against the bit oracle where the level keeps the
  * canonical order, against float64 on every level; bits that must not depend on what else is asked
  * for, on the batch, or on how rows are cut into calls. */
-#include "support.h"
+#include "fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,22 +10,6 @@
 #include "canonical.h"
 #include "error_model.h"
 #include "generator.h"
-
-static mha_context *ctx;
-
-static int open_context(void **state)
-{
-    (void)state;
-    ctx = context_plain();
-    return 0;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    mha_context_free(ctx);
-    return 0;
-}
 
 static bool is_canonical(void)
 {

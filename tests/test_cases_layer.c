@@ -1,6 +1,6 @@
 /* Bugs of other attention code, as tests that they are not here: those of whole layers, of kinds 1,
  * 2, 5, 11, 12 and 13. */
-#include "support.h"
+#include "fixture.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,22 +11,6 @@
 #include "layer_model.h"
 
 #define FLOATS(...) ((const float[]){ __VA_ARGS__ })
-
-static mha_context *ctx;
-
-static int open_context(void **state)
-{
-    (void)state;
-    ctx = context_plain();
-    return 0;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    mha_context_free(ctx);
-    return 0;
-}
 
 /* ---- problems -------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* Bugs of other attention code, as tests that they are not here: kinds 1 to 4, which keys a query
  * sees. q = 0 stands for uniform weights; scores are q * k. */
-#include "support.h"
+#include "fixture.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,22 +12,6 @@
 #define FLOATS(...) ((const float[]){ __VA_ARGS__ })
 
 static const float LOWEST = -3.40282347e38f;
-
-static mha_context *ctx;
-
-static int open_context(void **state)
-{
-    (void)state;
-    ctx = context_plain();
-    return 0;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    mha_context_free(ctx);
-    return 0;
-}
 
 /* Masks [1, 1, L, S] of bytes or numbers. */
 static struct mha_tensor bytes(const uint8_t *data, int64_t L, int64_t S)

@@ -1,6 +1,6 @@
 /* Bugs of other attention code, as tests that they are not here: kinds 12, 13 and 18, of shapes,
  * strides, sizes and manners. */
-#include "support.h"
+#include "fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,22 +14,6 @@
 
 #include "error_model.h"
 #include "generated_layer.h"
-
-static mha_context *ctx;
-
-static int open_context(void **state)
-{
-    (void)state;
-    ctx = context_plain();
-    return 0;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    mha_context_free(ctx);
-    return 0;
-}
 
 static mha_status attend(const struct mha_tensor *q, const struct mha_tensor *k,
                          const struct mha_tensor *v, const struct mha_options *options,

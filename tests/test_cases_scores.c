@@ -1,6 +1,6 @@
 /* Bugs of other attention code, as tests that they are not here: kinds 5, 8, 9 and 11, from heads
  * and scores to one answer on every path. */
-#include "support.h"
+#include "fixture.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -13,22 +13,6 @@
 
 #define WANT(...) ((const double[]){ __VA_ARGS__ })
 #define FLOATS(...) ((const float[]){ __VA_ARGS__ })
-
-static mha_context *ctx;
-
-static int open_context(void **state)
-{
-    (void)state;
-    ctx = context_plain();
-    return 0;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    mha_context_free(ctx);
-    return 0;
-}
 
 /* ---- kind 5: head layout --------------------------------------------------------------------- */
 

@@ -29,7 +29,7 @@ fail()
 
 run()
 {
-    "$mha" "$@" > stdout 2> stderr
+    timeout 120 "$mha" "$@" > stdout 2> stderr # nothing may wait for ever
     status=$?
 }
 
@@ -244,6 +244,10 @@ refused 2 "option --header-limit needs a value" inspect --header-limit
 refused 2 "no file given" inspect
 refused 1 "missing.npy: No such file or directory" inspect missing.npy
 refused 1 ".: Is a directory" inspect .
+mkfifo pipe
+ln -s pipe pipe.npy
+refused 1 "pipe: not a regular file" inspect pipe
+refused 1 "pipe.npy: not a regular file" inspect pipe.npy
 printf 'some text of a few words\n' > text
 refused 1 "text: neither a .npy nor a .safetensors file" inspect text
 : > empty
@@ -414,6 +418,20 @@ refused 2 "--key and --value go together" run $usual --key x.npy
 refused 2 "--mask and --mask-kind go together" run $usual --mask bool.npy
 refused 2 "--mask and --mask-kind go together" run $usual --mask-kind keep
 refused 2 "two results would be written to no.npy" run $usual --lse-output no.npy
+mkdir below
+ln -s below beside
+ln -s ../no.npy below/link.npy # no.npy itself is not there
+ln -s y.npy link.npy
+refused 2 "two results would be written to ./no.npy" run $usual --lse-output ./no.npy
+refused 2 "two results would be written to $work/no.npy" run $usual --lse-output "$work/no.npy"
+refused 2 "two results would be written to below/../no.npy" run $usual \
+    --weights-output below/../no.npy
+refused 2 "two results would be written to below/link.npy" run $usual --lse-output below/link.npy
+refused 2 "two results would be written to below/f.npy" run $usual --lse-output below/f.npy \
+    --weights-mean-output beside/f.npy
+refused 2 "two results would be written to link.npy" run $mean --input x.npy --output y.npy \
+    --lse-output link.npy
+gives "a name in two directories" "5 6 5 6" --lse-output below/y.npy
 refused 2 "--naming: 'gpt' is none of torch, bert" run $usual --naming gpt
 refused 2 "--heads: '0' is not a whole number from 1" run $usual --heads 0
 refused 2 "--heads: '2x' is not a whole number" run $usual --heads 2x
@@ -522,11 +540,30 @@ refused 1 "missing: No such file or directory" heatmap square.npy -o no.png --la
 refused 1 ".: Is a directory" heatmap square.npy -o no.png --labels .
 refused 1 "nowhere/x.png: No such file or directory" heatmap square.npy -o nowhere/x.png
 [ ! -e no.png ] || fail "a heatmap that failed has written its picture"
-if [ -c /dev/full ]; then
-    ln -s /dev/full full.png
-    refused 1 "full.png: No space left on device" heatmap square.npy -o full.png
-    [ -c /dev/full ] && [ -L full.png ] || fail "the device must stay"
-fi
+
+# A picture takes its place when it is whole.
+ln -s pipe pipe.png
+mkdir directory.png
+refused 1 "pipe.png: not a regular file" heatmap square.npy -o pipe.png
+[ -p pipe ] && [ -L pipe.png ] || fail "the pipe and its link must stay"
+refused 1 "directory.png: not a regular file" heatmap square.npy -o directory.png
+ln -s square.png link.png
+cp square.png old.png
+chmod 640 square.png
+(
+    trap '' XFSZ
+    ulimit -f 1 # 1024 bytes
+    refused 1 "link.png: File too large" heatmap three.npy -o link.png
+) || exit 1
+cmp -s square.png old.png || fail "the old picture wanted"
+succeeds "heatmap through a link" heatmap three.npy -o link.png
+cmp -s square.png heads.png || fail "the new picture wanted"
+[ -L link.png ] || fail "the link must stay"
+[ "$(stat -c %a square.png)" = 640 ] || fail "the permissions must stay"
+ln -s new.svg dangling.svg
+succeeds "heatmap through a link to nothing" heatmap three.npy -o dangling.svg
+[ -L dangling.svg ] && grep -q '<svg' new.svg || fail "the link and an SVG wanted"
+! ls ./*.part* 2> /dev/null || fail "drafts were left"
 
 refused 2 "no file of weights given" heatmap -o no.png
 refused 2 "--output is needed" heatmap square.npy

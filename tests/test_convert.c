@@ -7,21 +7,7 @@
 #include <string.h>
 
 #include "files.h"
-#include "support.h"
-
-static mha_context *ctx;
-
-static int setup(void **state)
-{
-    ctx = context_plain();
-    return files_setup(state);
-}
-
-static int teardown(void **state)
-{
-    mha_context_free(ctx);
-    return files_teardown(state);
-}
+#include "fixture.h"
 
 /* Reads n elements of an .npy descr into `into` as another type. */
 static void through_npy(const char *descr, const void *from, int64_t from_bytes, int64_t n,
@@ -376,5 +362,5 @@ int main(void)
         cmocka_unit_test(other_types_are_not_converted),
         cmocka_unit_test(orders_and_strides),
     };
-    return cmocka_run_group_tests_name("convert", tests, setup, teardown);
+    return cmocka_run_group_tests_name("convert", tests, files_setup, files_teardown);
 }

@@ -1,6 +1,6 @@
 /* Layers: how sizes resolve, what is refused and in which words, copies and borrowed weights, and
  * the published cases of head layout (kind 5) and weight orientation (kind 14). */
-#include "support.h"
+#include "fixture.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -82,24 +82,6 @@ static void set_free(struct set *s)
 static const struct mha_layer_shape odd = {
     .E = 7, .E_key = 11, .E_value = 13, .E_out = 17, .H = 6, .G = 3, .D = 5, .Dv = 2
 };
-
-static mha_context *ctx;
-static struct counting counter;
-
-static int open_context(void **state)
-{
-    (void)state;
-    counting_init(&counter);
-    ctx = context_counting(&counter);
-    return 0;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    mha_context_free(ctx);
-    return counter.live == 0 && counter.live_bytes == 0 ? 0 : -1;
-}
 
 /* Not made: nothing allocated, no layer, that message. */
 static void refused(const struct mha_layer_shape *shape, const struct mha_weights *weights,

@@ -6,25 +6,11 @@
 #include <string.h>
 
 #include "files.h"
-#include "support.h"
+#include "fixture.h"
 
 #ifndef MHA_TEST_DATA
 #define MHA_TEST_DATA "tests/data" /* as seen from the top of the tree */
 #endif
-
-static mha_context *ctx;
-
-static int setup(void **state)
-{
-    ctx = context_plain();
-    return files_setup(state);
-}
-
-static int teardown(void **state)
-{
-    mha_context_free(ctx);
-    return files_teardown(state);
-}
 
 /* ---- a file in the making -------------------------------------------------------------------- */
 
@@ -796,5 +782,5 @@ int main(void)
         cmocka_unit_test(arguments),
         cmocka_unit_test(kind_18_case_123_every_allocation_fails_once),
     };
-    return cmocka_run_group_tests_name("load", tests, setup, teardown);
+    return cmocka_run_group_tests_name("load", tests, files_setup, files_teardown);
 }

@@ -1,7 +1,6 @@
 /* .npy files, good, odd and hostile. What happens to the elements is in test_convert.c. */
 #include <errno.h>
 #include <inttypes.h>
-#include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,21 +10,7 @@
 #include <unistd.h>
 
 #include "files.h"
-#include "support.h"
-
-static mha_context *ctx;
-
-static int setup(void **state)
-{
-    ctx = context_plain();
-    return files_setup(state);
-}
-
-static int teardown(void **state)
-{
-    mha_context_free(ctx);
-    return files_teardown(state);
-}
+#include "fixture.h"
 
 #define PLAIN "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"
 
@@ -216,20 +201,13 @@ static void kind_16_case_112_grammar(void **state)
 
 static void kind_18_case_126_comma_in_the_locale(void **state)
 {
-    const char *name = locale_with_comma();
-    if (!name) {
-        print_message("no locale with a decimal comma is installed\n");
-        skip();
-    }
+    locale_with_comma();
     kind_16_case_112_grammar(state);
     kind_16_case_109_column_major(state);
-    char text[32];
     struct mha_tensor tensor = mha_tensor_2d_const(six, MHA_FLOAT32, 2, 3);
     check_status(ctx, mha_npy_write(ctx, file_path("comma.npy"), &tensor), MHA_OK);
     check_status(ctx, mha_npy_shape(ctx, file_path("comma.npy"), &tensor), MHA_OK);
-    snprintf(text, sizeof text, "%.1f", 0.5); /* nobody changed the host's locale */
-    setlocale(LC_ALL, "C");
-    assert_string_equal(text, "0,5");
+    locale_back();
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */
@@ -342,6 +320,8 @@ static void arguments(void **state)
     check_status(ctx, mha_npy_shape(ctx, NULL, &tensor), MHA_ERROR_ARGUMENT);
     check_status(ctx, mha_npy_read(ctx, NULL, &tensor), MHA_ERROR_ARGUMENT);
     check_status(ctx, mha_npy_write(ctx, NULL, &tensor), MHA_ERROR_ARGUMENT);
+    check_status(ctx, mha_npy_write(ctx, "", &tensor), MHA_ERROR_ARGUMENT);
+    check_contains(mha_context_message(ctx), "path is empty");
     check_status(ctx, mha_npy_shape(ctx, path, NULL), MHA_ERROR_ARGUMENT);
     check_status(ctx, mha_npy_read(ctx, path, NULL), MHA_ERROR_ARGUMENT);
     check_status(ctx, mha_npy_write(ctx, path, NULL), MHA_ERROR_ARGUMENT);
@@ -501,17 +481,28 @@ static void where_no_file_can_be_written(void **state)
     long_path[sizeof long_path - 1] = 0;
     const char *pipe_path = file_path("pipe to keep");
     assert_int_equal(mkfifo(pipe_path, 0600), 0);
+    static const char *const links[][2] = { { "pipe to keep", "to a pipe" },
+                                            { ".", "to a directory" },
+                                            { "to itself", "to itself" },
+                                            { "nowhere/new.npy", "to nowhere" } };
+    for (int64_t i = 0; i < COUNT(links); i++)
+        assert_int_equal(symlink(links[i][0], file_path(links[i][1])), 0);
     int64_t files = files_count("");
-    const char *const paths[] = { file_path("nowhere/new.npy"), file_path(""), pipe_path, "",
-                                  long_path };
-    for (int64_t i = 0; i < COUNT(paths); i++) {
+    const char *const names[] = { "nowhere/new.npy", "", "pipe to keep", "to a pipe",
+                                  "to a directory", "to itself", "to nowhere" };
+    for (int64_t i = 0; i < COUNT(names); i++) {
         errno = 1234;
-        check_status(ctx, mha_npy_write(ctx, paths[i], &tensor), MHA_ERROR_FILE);
+        check_status(ctx, mha_npy_write(ctx, file_path(names[i]), &tensor), MHA_ERROR_FILE);
         assert_int_equal(errno, 1234);
     }
+    check_status(ctx, mha_npy_write(ctx, long_path, &tensor), MHA_ERROR_FILE);
     struct stat info;
-    assert_int_equal(stat(pipe_path, &info), 0);
+    assert_int_equal(stat(file_path("to a pipe"), &info), 0);
     assert_true(S_ISFIFO(info.st_mode));
+    for (int64_t i = 0; i < COUNT(links); i++) {
+        assert_int_equal(lstat(file_path(links[i][1]), &info), 0);
+        assert_true(S_ISLNK(info.st_mode));
+    }
     assert_int_equal(files_count(""), files);
 }
 
@@ -554,6 +545,82 @@ static void permissions_follow_the_umask(void **state)
     assert_int_equal(info.st_mode & 0777, 0640);
 }
 
+/* The umask is for new files, not for one that takes the place of another. */
+static void a_replaced_file_leaves_its_permissions(void **state)
+{
+    (void)state;
+    struct mha_tensor tensor = mha_tensor_2d_const(six, MHA_FLOAT32, 2, 3);
+    static const struct {
+        mode_t mode, mask;
+    } cases[] = { { 0600, 0 }, { 0604, 077 }, { 0775, 022 }, { 0666, 0177 }, { 0440, 0 } };
+    const char *path = file_write("kept mode.npy", "old", 3);
+    for (int64_t i = 0; i < COUNT(cases); i++) {
+        assert_int_equal(chmod(path, cases[i].mode), 0);
+        mode_t old = umask(cases[i].mask);
+        mha_status got = mha_npy_write(ctx, path, &tensor);
+        umask(old);
+        check_status(ctx, got, MHA_OK);
+        struct stat info;
+        assert_int_equal(stat(path, &info), 0);
+        assert_int_equal(info.st_mode & 07777, cases[i].mode);
+    }
+}
+
+/* Links stay, and lead to the new file: from their own directory, over other links, and also where
+ * no file was before. */
+static void written_through_links(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *to, *link, *target;
+    } cases[] = {
+        { "target.npy", "link.npy", "target.npy" },
+        { "link.npy", "link to link.npy", "target.npy" },
+        { "../target.npy", "below/up.npy", "target.npy" },
+        { "below/up.npy", "over below.npy", "target.npy" },
+        { "fresh.npy", "dangling.npy", "fresh.npy" },
+        { "below/fresh.npy", "dangling below.npy", "below/fresh.npy" },
+    };
+    file_write("target.npy", "old", 3);
+    assert_int_equal(mkdir(file_path("below"), 0700), 0);
+    for (int64_t i = 0; i < COUNT(cases); i++)
+        assert_int_equal(symlink(cases[i].to, file_path(cases[i].link)), 0);
+    int64_t files = files_count("");
+    for (int64_t i = 0; i < COUNT(cases); i++) {
+        struct mha_tensor tensor = mha_tensor_1d_const(six, MHA_FLOAT32, i + 1);
+        check_status(ctx, mha_npy_write(ctx, file_path(cases[i].link), &tensor), MHA_OK);
+        struct stat info;
+        assert_int_equal(lstat(file_path(cases[i].link), &info), 0);
+        assert_true(S_ISLNK(info.st_mode));
+        assert_int_equal(lstat(file_path(cases[i].target), &info), 0);
+        assert_true(S_ISREG(info.st_mode));
+        struct mha_tensor back;
+        check_status(ctx, mha_npy_shape(ctx, file_path(cases[i].target), &back), MHA_OK);
+        assert_int_equal(back.shape[0], i + 1);
+    }
+    assert_int_equal(files_count(""), files + 1); /* fresh.npy */
+    assert_int_equal(remove(file_path("below/up.npy")), 0);
+    assert_int_equal(remove(file_path("below/fresh.npy")), 0);
+    assert_int_equal(remove(file_path("below")), 0); /* nothing else was in it */
+}
+
+/* An absolute link, and one that leads to a path as long as paths may be. */
+static void links_with_long_targets(void **state)
+{
+    (void)state;
+    struct mha_tensor tensor = mha_tensor_2d_const(six, MHA_FLOAT32, 2, 3), back;
+    assert_int_equal(symlink(file_path("absolute target.npy"), file_path("absolute.npy")), 0);
+    check_status(ctx, mha_npy_write(ctx, file_path("absolute.npy"), &tensor), MHA_OK);
+    check_status(ctx, mha_npy_shape(ctx, file_path("absolute target.npy"), &back), MHA_OK);
+    char to[4096];
+    for (size_t i = 0; i < sizeof to - 2; i += 2)
+        memcpy(to + i, "./", 2);
+    memcpy(to + sizeof to - 2, "x", 2);
+    assert_int_equal(symlink(to, file_path("far.npy")), 0);
+    check_status(ctx, mha_npy_write(ctx, file_path("far.npy"), &tensor), MHA_ERROR_FILE);
+    check_contains(mha_context_message(ctx), "too long");
+}
+
 static void nothing_is_allocated(void **state)
 {
     (void)state;
@@ -593,7 +660,10 @@ int main(void)
         cmocka_unit_test(where_no_file_can_be_written),
         cmocka_unit_test(leftover_drafts),
         cmocka_unit_test(permissions_follow_the_umask),
+        cmocka_unit_test(a_replaced_file_leaves_its_permissions),
+        cmocka_unit_test(written_through_links),
+        cmocka_unit_test(links_with_long_targets),
         cmocka_unit_test(nothing_is_allocated),
     };
-    return cmocka_run_group_tests_name("npy", tests, setup, teardown);
+    return cmocka_run_group_tests_name("npy", tests, files_setup, files_teardown);
 }

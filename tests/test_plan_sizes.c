@@ -20,7 +20,7 @@ static void queries_need_no_data(void **state)
     for (enum road road = ATTENTION; road < ROADS; road++) {
         struct problem p = problem_make(road);
         problem_give(&p, NONE);
-        int64_t with = 0, without = 0, calls = problem_counter.calls;
+        int64_t with = 0, without = 0, calls = counter.calls;
         check_status(ctx, problem_query(&p, &with), MHA_OK);
         for (int i = 0; i < OPERANDS; i++)
             p.t[i].data = NULL;
@@ -29,7 +29,7 @@ static void queries_need_no_data(void **state)
         p.inputs.query_lengths = p.inputs.key_lengths = NULL;
         check_status(ctx, problem_query(&p, &without), MHA_OK);
         assert_int_equal(with, without);
-        assert_int_equal(problem_counter.calls, calls);
+        assert_int_equal(counter.calls, calls);
         /* Presence counts: outputs without data are outputs all the same. */
         problem_give(&p, WITHOUT(RESIDUAL) | WITHOUT(OUT));
         check_status(ctx, problem_query(&p, &without), MHA_OK);

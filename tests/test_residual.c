@@ -1,30 +1,12 @@
 /* The residual: layers that stack because W_O leads back to the width of their input, layers that
  * do not and are told so, and the sum by itself. */
-#include "support.h"
+#include "fixture.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "reference.h"
-
-static mha_context *ctx;
-static struct counting counter;
-
-static int open_context(void **state)
-{
-    (void)state;
-    counting_init(&counter);
-    ctx = context_counting(&counter);
-    return 0;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    mha_context_free(ctx);
-    return counter.live == 0 ? 0 : -1;
-}
 
 /* ---- layers with random weights -------------------------------------------------------------- */
 

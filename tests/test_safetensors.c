@@ -9,21 +9,7 @@
 #include <sys/stat.h>
 
 #include "files.h"
-#include "support.h"
-
-static mha_context *ctx;
-
-static int setup(void **state)
-{
-    ctx = context_plain();
-    return files_setup(state);
-}
-
-static int teardown(void **state)
-{
-    mha_context_free(ctx);
-    return files_teardown(state);
-}
+#include "fixture.h"
 
 #define TWO                                                                                        \
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"                             \
@@ -44,11 +30,9 @@ static mha_safetensors *open_two(void)
 static void kind_15_case_100_header_length(void **state)
 {
     (void)state;
-    struct peak peak;
-    peak_init(&peak);
-    struct mha_context_options options = { .allocator = &peak.allocator };
-    mha_context *small = NULL;
-    check_status(NULL, mha_context_create(&options, &small), MHA_OK);
+    struct counting counting;
+    counting_init(&counting);
+    mha_context *small = context_counting(&counting);
     char bytes[64] = { 0 };
     mha_safetensors *file = NULL;
     for (int64_t n = 0; n <= 9; n++) { /* too short for "{}" whatever they say */
@@ -68,9 +52,9 @@ static void kind_15_case_100_header_length(void **state)
                      MHA_ERROR_FORMAT);
         assert_null(file);
     }
-    assert_in_range(peak.most, 1, 1 << 20);
+    assert_in_range(counting.most_bytes, 1, 1 << 20);
     mha_context_free(small);
-    assert_int_equal(peak.live, 0);
+    assert_int_equal(counting.live, 0);
 }
 
 static void kind_15_case_104_unaligned(void **state)
@@ -122,11 +106,9 @@ static void kind_15_case_105_large_headers(void **state)
         data[i] = (unsigned char)(i * 31 % 251);
     char *header = many_tensors(N);
     const char *path = file_write_safetensors("many", header, data, N);
-    struct peak peak;
-    peak_init(&peak);
-    struct mha_context_options options = { .allocator = &peak.allocator };
-    mha_context *counted = NULL;
-    check_status(NULL, mha_context_create(&options, &counted), MHA_OK);
+    struct counting counting;
+    counting_init(&counting);
+    mha_context *counted = context_counting(&counting);
     mha_safetensors *file;
     check_status(counted, mha_safetensors_open(counted, path, 0, &file), MHA_OK);
     assert_int_equal(mha_safetensors_count(file), N);
@@ -141,7 +123,7 @@ static void kind_15_case_105_large_headers(void **state)
     }
     mha_safetensors_close(file);
     /* Linear: a tensor's text is about 75 bytes, its 14 tokens and two entries about 600. */
-    assert_in_range(peak.most, 1, 10 * (int64_t)strlen(header));
+    assert_in_range(counting.most_bytes, 1, 10 * (int64_t)strlen(header));
 
     /* A cap the caller sets, to the byte, with a status of its own. */
     int64_t length = (int64_t)strlen(header);
@@ -152,7 +134,7 @@ static void kind_15_case_105_large_headers(void **state)
     check_status(counted, mha_safetensors_open(counted, path, length, &file), MHA_OK);
     mha_safetensors_close(file);
     mha_context_free(counted);
-    assert_int_equal(peak.live, 0);
+    assert_int_equal(counting.live, 0);
     free(header);
 }
 
@@ -225,6 +207,31 @@ static void a_file_that_shrinks(void **state)
     errno = 1234;
     mha_safetensors_close(file);
     assert_int_equal(errno, 1234);
+}
+
+/* The host's allocator may change errno as it likes; closing a file does not. */
+static void release_with_errno(void *user, void *block, size_t bytes)
+{
+    (void)user;
+    (void)bytes;
+    free(block);
+    errno = EXDEV;
+}
+
+static void closing_leaves_errno(void **state)
+{
+    (void)state;
+    mha_safetensors_close(open_two());
+    struct counting counting;
+    counting_init(&counting);
+    counting.allocator.release = release_with_errno;
+    mha_context *own = context_counting(&counting);
+    mha_safetensors *file;
+    check_status(own, mha_safetensors_open(own, file_path("two.safetensors"), 0, &file), MHA_OK);
+    errno = 1234;
+    mha_safetensors_close(file);
+    assert_int_equal(errno, 1234);
+    mha_context_free(own);
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */
@@ -483,6 +490,7 @@ int main(void)
         cmocka_unit_test(arguments),
         cmocka_unit_test(what_is_no_regular_file),
         cmocka_unit_test(a_file_that_shrinks),
+        cmocka_unit_test(closing_leaves_errno),
         cmocka_unit_test(truncated_at_every_byte),
         cmocka_unit_test(every_header_byte_replaced),
         cmocka_unit_test(pieces_moved),
@@ -490,5 +498,5 @@ int main(void)
         cmocka_unit_test(busy_context),
         cmocka_unit_test(one_file_many_readers),
     };
-    return cmocka_run_group_tests_name("safetensors", tests, setup, teardown);
+    return cmocka_run_group_tests_name("safetensors", tests, files_setup, files_teardown);
 }

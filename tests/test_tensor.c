@@ -1,28 +1,12 @@
 /* Views: makers, views of views, shape texts, and the geometry the doors rely on (overlap, elements
  * that share a place), which is held against enumeration of every element. */
-#include "support.h"
+#include "fixture.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tensor.h"
-
-static mha_context *ctx;
-
-static int open_context(void **state)
-{
-    (void)state;
-    ctx = context_plain();
-    return 0;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    mha_context_free(ctx);
-    return 0;
-}
 
 /* ---- small pieces ---------------------------------------------------------------------------- */
 

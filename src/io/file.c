@@ -20,6 +20,8 @@
 /* How many unfinished files of writers that died, or are still at work, may lie beside a target. */
 #define DRAFT_NAMES 100
 
+#define MOST_LINKS 40 /* on the way to a target, as Linux itself has it */
+
 struct reason {
     char text[48];
 };
@@ -50,6 +52,14 @@ static struct reason reason_of(int number)
     return reason;
 }
 
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode)    ? "a directory"
+           : S_ISFIFO(mode) ? "a pipe"
+           : S_ISSOCK(mode) ? "a socket"
+                            : "a device";
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 mha_status mha_file_open(mha_context *ctx, const char *path, struct mha_file *file)
@@ -66,10 +76,7 @@ mha_status mha_file_open(mha_context *ctx, const char *path, struct mha_file *fi
     REQUIRE(ctx, fstat(file->descriptor, &info) == 0, MHA_ERROR_FILE,
             "\"%s\" cannot be examined: %s", mha_text_show(path).text, reason_of(errno).text);
     REQUIRE(ctx, S_ISREG(info.st_mode), MHA_ERROR_FILE, "\"%s\" is %s, wanted a regular file",
-            mha_text_show(path).text,
-            S_ISDIR(info.st_mode)    ? "a directory"
-            : S_ISFIFO(info.st_mode) ? "a pipe"
-                                     : "a device");
+            mha_text_show(path).text, kind_of(info.st_mode));
     file->bytes = info.st_size;
 done:
     if (status != MHA_OK)
@@ -109,9 +116,31 @@ void mha_file_close(struct mha_file *file)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+/* Follows symbolic links at the end of a path, to a file or to where one would be. (realpath would
+ * want the file to be there.) False with errno when that fails. */
+static bool follow_links(char path[MHA_FILE_PATH])
+{
+    char link[MHA_FILE_PATH];
+    for (int links = 0; links <= MOST_LINKS; links++) {
+        ssize_t length = readlink(path, link, sizeof link);
+        if (length < 0)
+            return errno == EINVAL || errno == ENOENT; /* no link, or nothing at all */
+        const char *slash = strrchr(path, '/');
+        size_t start = slash && link[0] != '/' ? (size_t)(slash + 1 - path) : 0;
+        if (start + (size_t)length >= MHA_FILE_PATH) {
+            errno = ENAMETOOLONG;
+            return false;
+        }
+        memcpy(path + start, link, (size_t)length);
+        path[start + (size_t)length] = '\0';
+    }
+    errno = ELOOP;
+    return false;
+}
+
 /* Opens the first of the names "PATH.part0", "PATH.part1", ... that is free. O_EXCL lets no two
  * writers have the same one, and a dead writer's leftover only costs its name. */
-static int open_draft(struct mha_file_draft *draft)
+static int open_draft(struct mha_file_draft *draft, mode_t mode)
 {
     int descriptor = -1;
     for (int number = 0; number < DRAFT_NAMES; number++) {
@@ -121,7 +150,7 @@ static int open_draft(struct mha_file_draft *draft)
             return -1;
         }
         do
-            descriptor = open(draft->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+            descriptor = open(draft->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         while (descriptor < 0 && errno == EINTR);
         if (descriptor >= 0 || errno != EEXIST)
             break;
@@ -132,17 +161,31 @@ static int open_draft(struct mha_file_draft *draft)
 mha_status mha_file_begin(mha_context *ctx, const char *path, struct mha_file_draft *draft)
 {
     mha_status status = MHA_OK;
-    struct stat info;
+    struct stat old;
     draft->descriptor = -1;
-    draft->path = path;
     REQUIRE(ctx, path, MHA_ERROR_ARGUMENT, "path is NULL");
-    /* Renaming over /dev/null would be a poor way to discard a file. */
-    REQUIRE(ctx, lstat(path, &info) != 0 || S_ISREG(info.st_mode) || S_ISLNK(info.st_mode),
-            MHA_ERROR_FILE, "\"%s\" is there and is no regular file", mha_text_show(path).text);
-    draft->descriptor = open_draft(draft);
+    REQUIRE(ctx, *path, MHA_ERROR_ARGUMENT, "path is empty");
+    size_t length = strlen(path);
+    REQUIRE(ctx, length < sizeof draft->path, MHA_ERROR_FILE, "\"%s\" cannot be created: %s",
+            mha_text_show(path).text, reason_of(ENAMETOOLONG).text);
+    memcpy(draft->path, path, length + 1);
+    /* Renaming over a link would cut it off from its file, over /dev/null be a poor way to discard
+     * one. */
+    bool replaces = stat(path, &old) == 0;
+    REQUIRE(ctx, !replaces || S_ISREG(old.st_mode), MHA_ERROR_FILE,
+            "\"%s\" is %s, wanted a regular file or none", mha_text_show(path).text,
+            kind_of(old.st_mode));
+    REQUIRE(ctx, follow_links(draft->path), MHA_ERROR_FILE, "\"%s\" cannot be created: %s",
+            mha_text_show(path).text, reason_of(errno).text);
+    mode_t mode = replaces ? old.st_mode & 0777 : 0666;
+    draft->descriptor = open_draft(draft, mode);
     REQUIRE(ctx, draft->descriptor >= 0, MHA_ERROR_FILE, "\"%s\" cannot be created: %s",
             mha_text_show(draft->name).text,
             errno == EEXIST ? "too many unfinished files lie there" : reason_of(errno).text);
+    /* The umask is for new files. */
+    REQUIRE(ctx, !replaces || fchmod(draft->descriptor, mode) == 0, MHA_ERROR_FILE,
+            "\"%s\" cannot have the mode of the file it replaces: %s",
+            mha_text_show(draft->name).text, reason_of(errno).text);
 done:
     return status;
 }

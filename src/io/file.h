@@ -29,13 +29,15 @@ void mha_file_close(struct mha_file *file);
  * A new file in the making. It grows beside its target, under a name that nobody else uses, and
  * takes the target's place in one step at the end. So a reader sees the old file or the new one,
  * and a failure leaves the old one. (What survives a power failure is the file system's affair.)
+ * Symbolic links to the target stay, and the new file has the old one's permissions.
  */
 struct mha_file_draft {
     int descriptor;
-    const char *path;
+    char path[MHA_FILE_PATH]; /* of the target, links followed */
     char name[MHA_FILE_PATH];
 };
 
+/* On failure there may be a draft all the same, to be ended: where `descriptor` is not -1. */
 mha_status mha_file_begin(mha_context *ctx, const char *path, struct mha_file_draft *draft);
 mha_status mha_file_append(mha_context *ctx, struct mha_file_draft *draft, const void *data,
                            int64_t bytes);

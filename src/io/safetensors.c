@@ -1,6 +1,7 @@
 /* .safetensors: 8 bytes with the length of the header, the header, the data. */
 #include "io/safetensors.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -86,10 +87,12 @@ void mha_safetensors_close(mha_safetensors *file)
 {
     if (!file)
         return;
+    int host_errno = errno;
     struct mha_allocator allocator = file->allocator;
     mha_file_close(&file->file);
     mha_header_release(&allocator, &file->header);
     mha_memory_release(&allocator, file, sizeof *file);
+    errno = host_errno;
 }
 
 int64_t mha_safetensors_count(const mha_safetensors *file)

@@ -140,7 +140,7 @@ readme() {
     [ "$(wc -l < prog.c)" -ge 25 ] || fail "no quick start in README.md"
     local lines
     lines=$(sed -n 's/^    \(export .*\|cc prog\.c .*\)$/\1/p' "$prefix/share/doc/mha/README.md")
-    [ "$(wc -l <<< "$lines")" -eq 3 ] || fail "not two exports and a compilation: $lines"
+    [ "$(wc -l <<< "$lines")" -eq 4 ] || fail "not three exports and a compilation: $lines"
     lines=${lines//'$HOME/libmha'/$prefix}
     lines=${lines//cc prog.c/$CC prog.c}
     bash -euc "$lines" > printed
