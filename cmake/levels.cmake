@@ -4,8 +4,10 @@
 set(MHA_LEVELS generic)
 set(MHA_FLAGS_generic)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
-    list(APPEND MHA_LEVELS avx2)
+    list(APPEND MHA_LEVELS avx2 avx512)
     set(MHA_FLAGS_avx2 -mavx2 -mfma)
+    set(MHA_FLAGS_avx512 -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma
+        -mprefer-vector-width=512)
 endif()
 
 # The object library mha_kernels_LEVEL.

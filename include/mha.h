@@ -239,7 +239,7 @@ struct mha_allocator {
 struct mha_context_options {
     int64_t size;
     const struct mha_allocator *allocator; /* copied; NULL: the C library's */
-    const char *isa;       /* "generic" or "avx2"; NULL or "": what the environment variable MHA_ISA
+    const char *isa;       /* "generic", "avx2" or "avx512"; NULL or "": what the environment variable MHA_ISA
                             * says, or the best this machine runs */
     char *message;         /* where to explain a failure of mha_context_create, or NULL */
     int64_t message_bytes; /* its room, closing NUL included */
@@ -260,7 +260,7 @@ MHA_API void mha_context_free(mha_context *ctx);
  * Never NULL, not even for a NULL context. Valid until the next call on the context. */
 MHA_API const char *mha_context_message(const mha_context *ctx);
 
-/* The instruction-set level in use ("generic", "avx2"), and the processor's own name. */
+/* The instruction-set level in use ("generic", "avx2", "avx512"), and the processor's own name. */
 MHA_API const char *mha_context_isa(const mha_context *ctx);
 MHA_API const char *mha_context_cpu(const mha_context *ctx);
 
@@ -500,6 +500,33 @@ MHA_API void mha_layer_free(mha_layer *layer);
 
 /* The sizes of a layer, every zero replaced by what it stood for; E_out is H*Dv without W_O. */
 MHA_API struct mha_layer_shape mha_layer_get_shape(const mha_layer *layer);
+
+/*
+ * Packs the layer's matrices for inference: panels of sixteen outputs that the library's own kernels
+ * read straight through, the same bytes on every instruction-set level. From then on mha_forward
+ * projects without the BLAS, faster, most of all with few rows, and its bits follow docs/numerics.md.
+ *
+ *   ctx        context
+ *   layer      layer; no call may use it meanwhile
+ *   originals  MHA_PACK_KEEP leaves the matrices where they are; MHA_PACK_DROP frees the layer's
+ *              copies, or forgets the borrowed ones, and mha_layer_get_weights no longer has them
+ *
+ * After matrices were written to, pack again, or call mha_layer_changed. Returns ARGUMENT, MEMORY,
+ * BUSY; the layer is then as it was. Cost: one pass over the matrices, and their size in memory.
+ */
+MHA_API MHA_CHECK mha_status mha_layer_pack(mha_context *ctx, mha_layer *layer, int32_t originals);
+
+enum mha_originals {
+    MHA_PACK_KEEP = 0,
+    MHA_PACK_DROP = 1
+};
+
+/* Says that the matrices were written to: panels are discarded, and the layer goes through the BLAS
+ * until it is packed again. Returns ARGUMENT when the originals were dropped, BUSY. */
+MHA_API MHA_CHECK mha_status mha_layer_changed(mha_context *ctx, mha_layer *layer);
+
+/* What does the layer's projections: "blas" or "packed". */
+MHA_API const char *mha_layer_engine(const mha_layer *layer);
 
 /* Views of a layer's weights, NULL for those it does not have. The tensors belong to the layer;
  * copied weights may be written through them while no call uses the layer, borrowed ones keep the

@@ -104,6 +104,7 @@ done:
 /* Every level this library was built with, best first. */
 static const struct mha_kernels *const levels[] = {
 #if defined(__x86_64__)
+    &mha_kernels_avx512,
     &mha_kernels_avx2,
 #endif
     &mha_kernels_generic,

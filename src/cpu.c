@@ -10,10 +10,12 @@ bool mha_cpu_runs(const char *isa)
 {
     if (strcmp(isa, "generic") == 0)
         return true;
-    if (strcmp(isa, "avx2") == 0) {
-        /* The builtin also asks the operating system (XGETBV) whether it saves the registers. */
+    /* The builtin also asks the operating system (XGETBV) whether it saves the registers. */
+    if (strcmp(isa, "avx2") == 0)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    }
+    if (strcmp(isa, "avx512") == 0)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
+               && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     return false;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "blas.h"
+#include "project.h"
 #include "tensor.h"
 
 /* One row for each weight: its name, and the shape it must have in terms of the layer's sizes. */
@@ -131,16 +132,17 @@ done:
     return status;
 }
 
-/* Contiguous copies of the weights in the arena; it only measures when its base is NULL. */
-static void copy_weights(const struct mha_tensor *const *given, struct mha_arena *arena,
-                         struct mha_tensor *copies)
+/* Contiguous copies of the weights first .. end - 1 in the arena; it only measures when its base is
+ * NULL. */
+static void copy_weights(const struct mha_tensor *const *given, int first, int end,
+                         struct mha_arena *arena, struct mha_tensor *copies)
 {
-    for (int i = 0; i < MHA_WEIGHTS; i++) {
+    for (int i = first; i < end; i++) {
         if (!given[i])
             continue;
         int64_t rows = given[i]->rank == 2 ? given[i]->shape[0] : 1;
         int64_t columns = given[i]->shape[given[i]->rank - 1];
-        float *to = mha_arena_take(arena, rows * columns, sizeof(float));
+        float *to = mha_arena_floats(arena, rows, 1, columns);
         if (!arena->base)
             continue;
         const float *from = given[i]->data;
@@ -152,6 +154,41 @@ static void copy_weights(const struct mha_tensor *const *given, struct mha_arena
     }
 }
 
+/* The blocks of a layer: the struct with its vectors, and the matrices, which can be dropped. */
+static mha_status build(mha_context *ctx, const struct mha_tensor *const *given, bool copy,
+                        struct mha_layer *draft, mha_layer **out)
+{
+    mha_status status = MHA_OK;
+    void *block = NULL;
+    struct mha_arena own = { 0 }, matrices = { 0 };
+    mha_arena_take(&own, 1, sizeof *draft);
+    if (copy) {
+        copy_weights(given, 0, MHA_MATRICES, &matrices, draft->weight);
+        copy_weights(given, MHA_MATRICES, MHA_WEIGHTS, &own, draft->weight);
+        TRY(mha_context_allocate(ctx, "the layer's matrices", matrices.used, &draft->matrices));
+        draft->matrices_bytes = matrices.used;
+    }
+    TRY(mha_context_allocate(ctx, "the layer", own.used, &block));
+    draft->bytes = own.used;
+    own = (struct mha_arena){ .base = block };
+    mha_arena_take(&own, 1, sizeof *draft);
+    if (copy) {
+        matrices = (struct mha_arena){ .base = draft->matrices };
+        copy_weights(given, 0, MHA_MATRICES, &matrices, draft->weight);
+        copy_weights(given, MHA_MATRICES, MHA_WEIGHTS, &own, draft->weight);
+    } else {
+        for (int i = 0; i < MHA_WEIGHTS; i++)
+            if (given[i])
+                draft->weight[i] = *given[i];
+    }
+    memcpy(block, draft, sizeof *draft);
+    *out = block;
+done:
+    if (status != MHA_OK)
+        mha_memory_release(&ctx->allocator, draft->matrices, draft->matrices_bytes);
+    return status;
+}
+
 mha_status mha_layer_make(mha_context *ctx, const struct mha_layer_shape *shape,
                           const struct mha_weights *weights, int32_t ownership, mha_layer **out)
 {
@@ -160,7 +197,6 @@ mha_status mha_layer_make(mha_context *ctx, const struct mha_layer_shape *shape,
     struct mha_weights taken;
     const struct mha_tensor *given[MHA_WEIGHTS];
     struct weight_rule rules[MHA_WEIGHTS];
-    void *block = NULL;
     REQUIRE(ctx, shape && weights, MHA_ERROR_ARGUMENT, "%s is NULL", shape ? "weights" : "shape");
     REQUIRE(ctx, ownership == MHA_COPY || ownership == MHA_BORROW, MHA_ERROR_ARGUMENT,
             "ownership is %" PRId32 ", wanted MHA_COPY or MHA_BORROW", ownership);
@@ -172,23 +208,7 @@ mha_status mha_layer_make(mha_context *ctx, const struct mha_layer_shape *shape,
     weight_rules(&draft.shape, rules);
     TRY(check_weights(ctx, given, rules));
     TRY(mha_blas_check(ctx));
-
-    struct mha_arena arena = { 0 };
-    mha_arena_take(&arena, 1, sizeof draft);
-    if (ownership == MHA_COPY)
-        copy_weights(given, &arena, draft.weight);
-    TRY(mha_context_allocate(ctx, "the layer", arena.used, &block));
-    draft.bytes = arena.used;
-    arena = (struct mha_arena){ .base = block };
-    mha_arena_take(&arena, 1, sizeof draft);
-    if (ownership == MHA_COPY)
-        copy_weights(given, &arena, draft.weight);
-    else
-        for (int i = 0; i < MHA_WEIGHTS; i++)
-            if (given[i])
-                draft.weight[i] = *given[i];
-    memcpy(block, &draft, sizeof draft);
-    *out = block;
+    TRY(build(ctx, given, ownership == MHA_COPY, &draft, out));
 done:
     return status;
 }
@@ -215,6 +235,8 @@ void mha_layer_free(mha_layer *layer)
         return;
     int host_errno = errno;
     struct mha_allocator allocator = layer->allocator;
+    mha_memory_release(&allocator, layer->packed, layer->packed_bytes);
+    mha_memory_release(&allocator, layer->matrices, layer->matrices_bytes);
     mha_memory_release(&allocator, layer, layer->bytes);
     errno = host_errno;
 }
@@ -243,6 +265,11 @@ struct mha_weights mha_layer_get_weights(const mha_layer *layer)
     };
 }
 
+bool mha_layer_has(const mha_layer *layer, enum mha_weight which)
+{
+    return layer->weight[which].rank > 0;
+}
+
 const float *mha_layer_data(const mha_layer *layer, enum mha_weight which)
 {
     return layer->weight[which].data;
@@ -251,4 +278,90 @@ const float *mha_layer_data(const mha_layer *layer, enum mha_weight which)
 int64_t mha_layer_out_width(const mha_layer *layer)
 {
     return layer->shape.E_out;
+}
+
+/* ---- packing ---------------------------------------------------------------------------------- */
+
+/* Panels of all matrices in the arena; it only measures when its base is NULL. */
+static void pack_matrices(const mha_layer *layer, struct mha_arena *arena, const float **panels)
+{
+    for (int i = 0; i < MHA_MATRICES; i++) {
+        const struct mha_tensor *w = &layer->weight[i];
+        panels[i] = NULL;
+        if (w->rank == 0)
+            continue;
+        int64_t floats = mha_project_panel_floats(w->shape[0], w->shape[1]);
+        float *to = mha_arena_take(arena, floats, sizeof *to);
+        if (arena->base)
+            mha_project_pack(w->data, mha_tensor_stride(w, 0), w->shape[0], w->shape[1], to);
+        panels[i] = to;
+    }
+}
+
+static void drop_panels(mha_layer *layer)
+{
+    mha_memory_release(&layer->allocator, layer->packed, layer->packed_bytes);
+    layer->packed = NULL;
+    layer->packed_bytes = 0;
+    memset(layer->panels, 0, sizeof layer->panels);
+}
+
+static void drop_matrices(mha_layer *layer)
+{
+    mha_memory_release(&layer->allocator, layer->matrices, layer->matrices_bytes);
+    layer->matrices = NULL;
+    layer->matrices_bytes = 0;
+    for (int i = 0; i < MHA_MATRICES; i++)
+        layer->weight[i].data = NULL;
+}
+
+mha_status mha_layer_pack(mha_context *ctx, mha_layer *layer, int32_t originals)
+{
+    if (!ctx)
+        return MHA_ERROR_ARGUMENT;
+    mha_status status = mha_context_enter(ctx, "mha_layer_pack");
+    if (status != MHA_OK)
+        return status;
+    REQUIRE(ctx, layer, MHA_ERROR_ARGUMENT, "layer is NULL");
+    REQUIRE(ctx, originals == MHA_PACK_KEEP || originals == MHA_PACK_DROP, MHA_ERROR_ARGUMENT,
+            "originals is %" PRId32 ", wanted MHA_PACK_KEEP or MHA_PACK_DROP", originals);
+    if (mha_layer_data(layer, MHA_W_Q)) {
+        const float *panels[MHA_MATRICES];
+        void *block = NULL;
+        struct mha_arena arena = { 0 };
+        pack_matrices(layer, &arena, panels);
+        TRY(mha_context_check_scratch(ctx, arena.used));
+        block = mha_memory_allocate(&layer->allocator, arena.used);
+        REQUIRE(ctx, block, MHA_ERROR_MEMORY, "no memory for the panels (%" PRId64 " bytes)",
+                arena.used);
+        drop_panels(layer);
+        layer->packed = block;
+        layer->packed_bytes = arena.used;
+        arena = (struct mha_arena){ .base = block };
+        pack_matrices(layer, &arena, layer->panels);
+    }
+    if (originals == MHA_PACK_DROP)
+        drop_matrices(layer);
+done:
+    return mha_context_leave(ctx, status);
+}
+
+mha_status mha_layer_changed(mha_context *ctx, mha_layer *layer)
+{
+    if (!ctx)
+        return MHA_ERROR_ARGUMENT;
+    mha_status status = mha_context_enter(ctx, "mha_layer_changed");
+    if (status != MHA_OK)
+        return status;
+    REQUIRE(ctx, layer, MHA_ERROR_ARGUMENT, "layer is NULL");
+    REQUIRE(ctx, mha_layer_data(layer, MHA_W_Q), MHA_ERROR_ARGUMENT,
+            "layer was packed with MHA_PACK_DROP: its panels are the only weights it has");
+    drop_panels(layer);
+done:
+    return mha_context_leave(ctx, status);
+}
+
+const char *mha_layer_engine(const mha_layer *layer)
+{
+    return !layer ? "" : layer->packed ? "packed" : "blas";
 }

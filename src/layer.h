@@ -18,18 +18,28 @@ enum mha_weight {
     MHA_WEIGHTS
 };
 
+enum { MHA_MATRICES = MHA_W_O + 1 }; /* the weights that can be packed come first */
+
 struct mha_layer {
     struct mha_allocator allocator;
-    int64_t bytes;                         /* of the block this struct and its copies are in */
+    int64_t bytes;                         /* of the block this struct and its vectors are in */
     struct mha_layer_shape shape;          /* every zero resolved */
-    struct mha_tensor weight[MHA_WEIGHTS]; /* data NULL: the layer has none */
+    struct mha_tensor weight[MHA_WEIGHTS]; /* rank 0: the layer has none; data NULL: dropped */
+    void *matrices;                        /* the block of copied matrices */
+    int64_t matrices_bytes;
+    const float *panels[MHA_MATRICES]; /* NULL: none, or not packed */
+    void *packed;                      /* the block they are in; NULL: the BLAS is the engine */
+    int64_t packed_bytes;
 };
 
 /* mha_layer_create behind its door. */
 mha_status mha_layer_make(mha_context *ctx, const struct mha_layer_shape *shape,
                           const struct mha_weights *weights, int32_t ownership, mha_layer **layer);
 
-/* A weight or NULL. */
+/* Has the layer that weight, as it is or packed? */
+bool mha_layer_has(const mha_layer *layer, enum mha_weight which);
+
+/* The weight as it is, or NULL. */
 const float *mha_layer_data(const mha_layer *layer, enum mha_weight which);
 
 /* Width of the layer's output: E_out, or H*Dv without W_O. */

@@ -192,7 +192,7 @@ static mha_status check_extras(struct draft *d)
     const struct mha_tensor *k = d->in.bias_k, *v = d->in.bias_v;
     REQUIRE(d->ctx, !k == !v, MHA_ERROR_ARGUMENT, "%s is given without %s", k ? "bias_k" : "bias_v",
             k ? "bias_v" : "bias_k");
-    bool own = d->layer && mha_layer_data(d->layer, MHA_BIAS_K);
+    bool own = d->layer && mha_layer_has(d->layer, MHA_BIAS_K);
     REQUIRE(d->ctx, !k || !own, MHA_ERROR_ARGUMENT,
             "bias_k and bias_v are given, but the layer has a pair of its own");
     if (k) {
@@ -349,7 +349,7 @@ static const char *width_cause(const struct draft *d, char *text, size_t bytes)
 {
     const struct mha_layer_shape *s = &d->layer->shape;
     text[0] = '\0';
-    if (!mha_layer_data(d->layer, MHA_W_O))
+    if (!mha_layer_has(d->layer, MHA_W_O))
         snprintf(text, bytes,
                  ": the layer has no W_O to bring the concat of width H*Dv = %" PRId64
                  " back to E = %" PRId64,
@@ -400,7 +400,7 @@ static mha_status check_outputs(const struct draft *d)
             "outputs has no tensor, wanted at least one");
     if (d->layer) {
         const int64_t shape[] = { p->B, p->L, mha_layer_out_width(d->layer) };
-        const char *symbols = mha_layer_data(d->layer, MHA_W_O) ? "[B, L, E_out]" : "[B, L, H*Dv]";
+        const char *symbols = mha_layer_has(d->layer, MHA_W_O) ? "[B, L, E_out]" : "[B, L, H*Dv]";
         TRY(check_residual(d, 3, symbols, shape));
         if (o->out)
             TRY(check_output(d, "out", o->out, symbols, 3, shape));
@@ -544,25 +544,12 @@ done:
     return status;
 }
 
-mha_status mha_plan_attention(mha_context *ctx, const struct mha_inputs *inputs,
-                              const struct mha_options *options, const struct mha_outputs *outputs,
-                              enum mha_plan_purpose purpose, struct mha_plan *plan)
-{
-    struct draft d = { .ctx = ctx, .look = purpose == MHA_PLAN_CALL, .plan = plan };
-    return make_plan(&d, inputs, options, outputs);
-}
-
-mha_status mha_plan_forward(mha_context *ctx, const mha_layer *layer,
-                            const struct mha_inputs *inputs, const struct mha_options *options,
-                            const struct mha_outputs *outputs, enum mha_plan_purpose purpose,
-                            struct mha_plan *plan)
+mha_status mha_plan(mha_context *ctx, const mha_layer *layer, const struct mha_inputs *inputs,
+                    const struct mha_options *options, const struct mha_outputs *outputs,
+                    enum mha_plan_purpose purpose, struct mha_plan *plan)
 {
     struct draft d = {
         .ctx = ctx, .look = purpose == MHA_PLAN_CALL, .layer = layer, .plan = plan
     };
-    mha_status status = MHA_OK;
-    REQUIRE(ctx, layer, MHA_ERROR_ARGUMENT, "layer is NULL");
-    TRY(make_plan(&d, inputs, options, outputs));
-done:
-    return status;
+    return make_plan(&d, inputs, options, outputs);
 }

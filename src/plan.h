@@ -41,13 +41,9 @@ struct mha_plan {
 /* What the plan is for: a call looks at data, lengths and overlap; a query only at shapes. */
 enum mha_plan_purpose { MHA_PLAN_CALL, MHA_PLAN_QUERY };
 
-mha_status mha_plan_attention(mha_context *ctx, const struct mha_inputs *inputs,
-                              const struct mha_options *options, const struct mha_outputs *outputs,
-                              enum mha_plan_purpose purpose, struct mha_plan *plan);
-
-mha_status mha_plan_forward(mha_context *ctx, const mha_layer *layer,
-                            const struct mha_inputs *inputs, const struct mha_options *options,
-                            const struct mha_outputs *outputs, enum mha_plan_purpose purpose,
-                            struct mha_plan *plan);
+/* Of mha_forward with that layer, or of mha_attention when it is NULL. */
+mha_status mha_plan(mha_context *ctx, const mha_layer *layer, const struct mha_inputs *inputs,
+                    const struct mha_options *options, const struct mha_outputs *outputs,
+                    enum mha_plan_purpose purpose, struct mha_plan *plan);
 
 #endif

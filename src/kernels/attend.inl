@@ -79,7 +79,7 @@ VEC_INLINE void score_tile(const float *k, int64_t k_stride, const float *q, int
 {
     vf acc[MOST_ROWS][MOST_COLUMNS];
     clear(acc);
-    multiply(acc, k, k_stride, 1, q, ROWS, D, rows, columns);
+    multiply(acc, k, k_stride, 1, q, ROWS, LANES, D, rows, columns);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 3
@@ -93,7 +93,7 @@ VEC_INLINE void output_tile(const float *v, int64_t v_stride, const float *p, in
 {
     vf acc[MOST_ROWS][MOST_COLUMNS];
     clear(acc);
-    multiply(acc, v, 1, v_stride, p, ROWS, n, rows, columns);
+    multiply(acc, v, 1, v_stride, p, ROWS, LANES, n, rows, columns);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 3

@@ -18,7 +18,10 @@
 #include "weights.inl"
 #include "tile.inl"
 
+#include "project.inl"
+
 const struct mha_kernels JOIN(mha_kernels_, MHA_ISA) = {
     .isa = TEXT(MHA_ISA),
     .attend_f32 = attend_f32,
+    .project_f32 = project_f32,
 };

@@ -73,15 +73,48 @@ static inline int64_t mha_attend_tile_floats(int64_t D, int64_t Dv)
     return MHA_TILE_ROWS * (D + 2 * Dv + 3 * MHA_BLOCK + 7);
 }
 
+enum {
+    MHA_PANEL = 16,           /* outputs of a panel of weights */
+    MHA_PROJECT_ROWS = 192,   /* rows of a projection tile at most */
+    MHA_PROJECT_DEPTH = 1024, /* its inputs at most */
+    MHA_PROJECT_PAD = 16      /* floats between its rows, so that they do not share cache sets */
+};
+
+/*
+ * Some rows of a packed projection against some panels, for a block of the inputs k. The outputs are
+ * n_begin <= n < n_end, n_begin a multiple of MHA_PANEL; output n is at (n / width) * head + n % width
+ * in a row of y or the residual. A y row may be its own residual row.
+ */
+struct mha_project_tile {
+    int64_t rows, depth;         /* 1..MHA_PROJECT_ROWS, 1..MHA_PROJECT_DEPTH */
+    const float *x;              /* [rows, depth], rows x_stride floats apart */
+    int64_t x_stride;
+    const float *panels;         /* of output n_begin, at the block's first k */
+    int64_t panel_stride;        /* floats from panel to panel */
+    int64_t n_begin, n_end;
+    int64_t width;
+    const float *b;              /* [N], or NULL */
+    const float *const *residual; /* [rows], or NULL */
+    float *const *y;             /* [rows] */
+    int64_t residual_head, y_head;
+    int64_t first, last;         /* is this the first, the last block of k? */
+    float *partial;              /* [rows, panels * 16] sums between blocks */
+    int64_t partial_stride;
+};
+
 struct mha_kernels {
-    const char *isa; /* "generic", "avx2" */
+    const char *isa; /* "generic", "avx2", "avx512" */
 
     /* Attention of one tile, by docs/numerics.md: all outputs of all its rows. Rows are read whole
      * before the first output is written, so an output may be its own row's residual or query. */
     void (*attend_f32)(const struct mha_attend_tile *tile);
+
+    /* A tile of a packed projection, by the same page: y = x W^T + b (+ residual). */
+    void (*project_f32)(const struct mha_project_tile *tile);
 };
 
 extern const struct mha_kernels mha_kernels_generic;
-extern const struct mha_kernels mha_kernels_avx2; /* x86-64 only */
+extern const struct mha_kernels mha_kernels_avx2;   /* x86-64 only */
+extern const struct mha_kernels mha_kernels_avx512; /* the same */
 
 #endif

@@ -8,18 +8,18 @@ enum {
 };
 
 /*
- * acc[r][c] += sum over i < n of a[r * a_row + i * a_step] * b[i * b_step + c], ascending in i, where c
- * counts vectors: one register tile. `rows` and `columns` are literals at each call.
+ * acc[r][c] += sum over i < n of a[r * a_row + i * a_step] * b[i * b_step + c * b_column], ascending in
+ * i, where b is read in vectors: one register tile. `rows` and `columns` are literals at each call.
  */
 VEC_INLINE void multiply(vf acc[MOST_ROWS][MOST_COLUMNS], const float *a, int64_t a_row,
-                         int64_t a_step, const float *b, int64_t b_step, int64_t n,
-                         const int rows, const int columns)
+                         int64_t a_step, const float *b, int64_t b_step, int64_t b_column,
+                         int64_t n, const int rows, const int columns)
 {
     for (int64_t i = 0; i < n; i++) {
         vf bc[MOST_COLUMNS];
 #pragma GCC unroll 3
         for (int c = 0; c < columns; c++)
-            bc[c] = vf_keep(vf_load(b + i * b_step + c * LANES));
+            bc[c] = vf_keep(vf_load(b + i * b_step + c * b_column));
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             vf ar = vf_set1(a[r * a_row + i * a_step]);
