@@ -444,3 +444,21 @@ void canonical_free(struct canonical_result *result)
     free(result->weights_mean);
     *result = (struct canonical_result){ 0 };
 }
+
+/* ---- packed projections ----------------------------------------------------------------------- */
+
+void canonical_project(const float *x, const float *w, const float *b, const float *residual,
+                       int64_t rows, int64_t K, int64_t N, float *y)
+{
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t n = 0; n < N; n++) {
+            float sum = 0;
+            for (int64_t k = 0; k < K; k++)
+                sum = fmaf(x[row * K + k], w[n * K + k], sum);
+            if (b)
+                sum = sum + b[n];
+            if (residual)
+                sum = sum + residual[row * N + n];
+            y[row * N + n] = sum;
+        }
+}

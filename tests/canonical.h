@@ -19,6 +19,11 @@ void canonical_attention(const struct mha_inputs *inputs, const struct mha_optio
                          struct canonical_result *result);
 void canonical_free(struct canonical_result *result);
 
+/* A packed projection: y[row][n] = x[row] . w[n] + b[n] + residual[row][n]. x is [rows, K], w [N, K], y and
+ * residual [rows, N], all contiguous; b and residual may be NULL. */
+void canonical_project(const float *x, const float *w, const float *b, const float *residual,
+                       int64_t rows, int64_t K, int64_t N, float *y);
+
 /* The three functions of section 3, for kernel tests. */
 float canonical_exp2(float t);          /* 2^t, t <= 0 */
 float canonical_ln(float x);            /* natural logarithm, x positive and normal, or +inf */

@@ -13,6 +13,7 @@
 
 static const struct mha_kernels *const levels[] = {
 #if defined(__x86_64__)
+    &mha_kernels_avx512,
     &mha_kernels_avx2,
 #endif
     &mha_kernels_generic,
@@ -195,7 +196,100 @@ static void attend_f32_widths(void **state)
     check_size(17, 65, 128, 257);
 }
 
-enum { KERNELS_TESTED = 1 };
+/* ---- project_f32 ------------------------------------------------------------------------------ */
+
+enum { MOST_DEPTHS = 3 };
+
+/* Rows x [rows, K] through panels of [N, K] weights, the inputs in `depths` blocks, outputs in heads of
+ * `width` that lie `rows` rows apart. */
+static void check_projection(int64_t rows, int64_t K, int64_t N, int64_t width, int64_t depths)
+{
+    int64_t panels = (N + MHA_PANEL - 1) / MHA_PANEL, heads = N / width;
+    float *x = guarded_floats(rows * K), *w = guarded_floats(N * K), *b = guarded_floats(N);
+    float *residual = guarded_floats(rows * N), *y = guarded_floats(rows * N);
+    float *packed = guarded_floats(panels * MHA_PANEL * K), *want = guarded_floats(rows * N);
+    float *partial = guarded_floats(rows * panels * MHA_PANEL);
+    double *value = guarded(rows * N * (int64_t)sizeof *value);
+    const float *residual_rows[MHA_PROJECT_ROWS];
+    float *y_rows[MHA_PROJECT_ROWS];
+    bool has_b = random_below(2), has_residual = random_below(2);
+    for (int64_t i = 0; i < panels * MHA_PANEL; i++)
+        for (int64_t k = 0; k < K; k++)
+            packed[i / MHA_PANEL * MHA_PANEL * K + k * MHA_PANEL + i % MHA_PANEL] =
+                i < N ? w[i * K + k] : 0;
+    for (int64_t i = 0; i < rows; i++) {
+        residual_rows[i] = residual + i * N;
+        y_rows[i] = y + i * width;
+    }
+    canonical_project(x, w, has_b ? b : NULL, has_residual ? residual : NULL, rows, K, N, want);
+    for (int64_t i = 0; i < rows * N; i++)
+        value[i] = want[i];
+    for (int64_t level = 0; level < COUNT(levels); level++) {
+        if (!runs_here(levels[level]->isa))
+            continue;
+        for (int64_t i = 0; i < depths; i++) {
+            int64_t k = K * i / depths;
+            levels[level]->project_f32(&(struct mha_project_tile){
+                .rows = rows,
+                .depth = K * (i + 1) / depths - k,
+                .x = x + k,
+                .x_stride = K,
+                .panels = packed + k * MHA_PANEL,
+                .panel_stride = K * MHA_PANEL,
+                .n_end = N,
+                .width = width,
+                .b = has_b ? b : NULL,
+                .residual = has_residual ? residual_rows : NULL,
+                .y = y_rows,
+                .residual_head = width,
+                .y_head = rows * width,
+                .first = i == 0,
+                .last = i == depths - 1,
+                .partial = partial,
+                .partial_stride = panels * MHA_PANEL,
+            });
+        }
+        char name[128];
+        snprintf(name, sizeof name, "%s rows %d K %d N %d width %d", levels[level]->isa, (int)rows,
+                 (int)K, (int)N, (int)width);
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t h = 0; h < heads; h++) {
+                const float *got = y + (h * rows + row) * width;
+                int64_t at = row * N + h * width;
+                if (strcmp(levels[level]->isa, "generic") != 0)
+                    check_same_bits(name, got, want + at, width);
+                else /* sums of K products below 1, and two more numbers */
+                    check_close(name, got, value + at, width, 0x1p-23 * (double)(K + 2) * (double)K);
+            }
+    }
+    void *const blocks[] = { x, w, b, residual, y, packed, want, partial, value };
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
+        guarded_free(blocks[i]);
+}
+
+/* Every remainder of register tiles, panels and heads. */
+static void project_f32_sizes(void **state)
+{
+    (void)state;
+    for (int64_t rows = 1; rows <= 34; rows++)
+        check_projection(rows, 1 + random_below(40), 3 * (1 + random_below(20)), 3, 1);
+    for (int64_t N = 1; N <= 100; N++)
+        check_projection(1 + random_below(20), 1 + random_below(20), N, N, 1);
+    for (int64_t width = 1; width <= 40; width++)
+        check_projection(5, 7, 4 * width, width, 1);
+    check_projection(MHA_PROJECT_ROWS, 3, 19, 19, 1);
+}
+
+/* Sums that wait between blocks of inputs keep their bits. */
+static void project_f32_depths(void **state)
+{
+    (void)state;
+    for (int64_t K = MOST_DEPTHS; K <= 40; K++)
+        check_projection(1 + random_below(20), K, 16 * (1 + random_below(5)), 16, MOST_DEPTHS);
+    check_projection(9, 2 * MHA_PROJECT_DEPTH + 1, 33, 11, MOST_DEPTHS);
+}
+
+enum { KERNELS_TESTED = 2 };
 _Static_assert(sizeof(struct mha_kernels)
                    == sizeof(const char *) + KERNELS_TESTED * sizeof(void (*)(void)),
                "every kernel of the table has its tests here");
@@ -206,6 +300,8 @@ int main(void)
         cmocka_unit_test(attend_f32_rows),
         cmocka_unit_test(attend_f32_keys),
         cmocka_unit_test(attend_f32_widths),
+        cmocka_unit_test(project_f32_sizes),
+        cmocka_unit_test(project_f32_depths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
