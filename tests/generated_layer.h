@@ -26,7 +26,7 @@ struct generated_layer {
 
     struct mha_tensor query, key, value, residual;
     struct mha_tensor w[8]; /* w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o */
-    void *blocks[16];
+    void *blocks[32];
     int64_t block_count;
     struct sparse sparse[6];
     int64_t sparse_count;

@@ -139,19 +139,16 @@ static void check_in_place(const mha_layer *layer, struct generated_layer *g)
     free(want);
 }
 
-static void check_random_layer(struct generated_layer *g)
+/* Everything about one engine of the layer. */
+static void check_engine(const mha_layer *layer, struct generated_layer *g,
+                         const struct mha_weights *weights, const struct reference_result *want)
 {
-    struct reference_result want;
-    reference_forward(&g->shape, &g->weights, &g->inputs, &g->options, &want);
-    mha_layer *layer = make_layer(g);
-
     struct results r;
     results_make(&g->core, &r);
     r.outputs.out = &g->out;
     run(ctx, layer, g, &g->inputs, &r.outputs);
     float *out = rows_gather(&g->out);
-    struct mha_weights weights = mha_layer_get_weights(layer);
-    layer_model_check(g->text, &g->shape, &weights, &g->inputs, &g->options, &want,
+    layer_model_check(g->text, &g->shape, weights, &g->inputs, &g->options, want,
                       &(struct float_arrays){ out, r.lse, r.weights, r.weights_mean });
 
     check_alone(layer, g, out, &r);
@@ -168,6 +165,17 @@ static void check_random_layer(struct generated_layer *g)
     }
     free(out);
     results_free(&r);
+}
+
+static void check_random_layer(struct generated_layer *g)
+{
+    struct reference_result want;
+    reference_forward(&g->shape, &g->weights, &g->inputs, &g->options, &want);
+    mha_layer *layer = make_layer(g);
+    struct mha_weights weights = mha_layer_get_weights(layer);
+    check_engine(layer, g, &weights, &want);
+    check_status(ctx, mha_layer_pack(ctx, layer, MHA_PACK_KEEP), MHA_OK);
+    check_engine(layer, g, &weights, &want);
     mha_layer_free(layer);
     reference_free(&want);
 }
