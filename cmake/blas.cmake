@@ -61,4 +61,4 @@ string(REGEX REPLACE "^lib" "" MHA_BLAS_NAME "${MHA_BLAS_NAME}")
 
 add_library(mha::blas INTERFACE IMPORTED GLOBAL)
 target_include_directories(mha::blas INTERFACE ${MHA_BLAS_INCLUDE_DIR})
-target_link_libraries(mha::blas INTERFACE ${MHA_BLAS_LIBRARY})
+target_link_libraries(mha::blas INTERFACE ${MHA_BLAS_LIBRARY} m) # a static one needs libm after it

@@ -9,6 +9,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID
     set(MHA_FLAGS_avx512 -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma
         -mprefer-vector-width=512)
 endif()
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+    list(APPEND MHA_LEVELS neon)
+    # The register tile fills 31 of 32 registers; loads moved up before registers are given out
+    # would push accumulators into memory.
+    set(MHA_FLAGS_neon $<$<C_COMPILER_ID:GNU>:-fno-schedule-insns>)
+endif()
 
 # The object library mha_kernels_LEVEL.
 function(mha_add_level level)

@@ -239,8 +239,8 @@ struct mha_allocator {
 struct mha_context_options {
     int64_t size;
     const struct mha_allocator *allocator; /* copied; NULL: the C library's */
-    const char *isa;       /* "generic", "avx2" or "avx512"; NULL or "": what the environment variable MHA_ISA
-                            * says, or the best this machine runs */
+    const char *isa;       /* "generic", "avx2", "avx512" or "neon"; NULL or "": what the
+                            * environment variable MHA_ISA says, or the best this machine runs */
     char *message;         /* where to explain a failure of mha_context_create, or NULL */
     int64_t message_bytes; /* its room, closing NUL included */
 };
@@ -260,7 +260,7 @@ MHA_API void mha_context_free(mha_context *ctx);
  * Never NULL, not even for a NULL context. Valid until the next call on the context. */
 MHA_API const char *mha_context_message(const mha_context *ctx);
 
-/* The instruction-set level in use ("generic", "avx2", "avx512"), and the processor's own name. */
+/* The instruction-set level in use ("generic", "avx2", "avx512", "neon"), and the processor's own name. */
 MHA_API const char *mha_context_isa(const mha_context *ctx);
 MHA_API const char *mha_context_cpu(const mha_context *ctx);
 

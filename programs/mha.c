@@ -21,7 +21,7 @@ static const char help[] =
     "  -V, --version    the version\n"
     "\n"
     "environment:\n"
-    "  MHA_ISA    the instruction-set level to use, generic or avx2, in place of the best one\n"
+    "  MHA_ISA    the instruction-set level to use in place of the best one: generic, avx2, neon\n"
     "\n"
     "exit status: 0 success, 1 the work failed, 2 wrong usage\n";
 

@@ -3,6 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 
@@ -41,6 +45,50 @@ void mha_cpu_name(char *text, size_t bytes)
         snprintf(text, bytes, "%.*s", (int)length, start);
 }
 
+#elif defined(__aarch64__)
+
+/* Every 64-bit Arm processor has Advanced SIMD with fused multiply-add. */
+bool mha_cpu_runs(const char *isa)
+{
+    return strcmp(isa, "generic") == 0 || strcmp(isa, "neon") == 0;
+}
+
+/* The register that names the processor, where the system lets programs read it; else 0. */
+static uint64_t identification(void)
+{
+    uint64_t midr = 0;
+#if defined(__linux__)
+    if (getauxval(AT_HWCAP) & HWCAP_CPUID)
+        __asm__("mrs %0, midr_el1" : "=r"(midr));
+#endif
+    return midr;
+}
+
+/* The register holds numbers; some common ones of Arm's own list have names here. */
+void mha_cpu_name(char *text, size_t bytes)
+{
+    static const struct {
+        unsigned int implementer, part;
+        const char *name;
+    } known[] = {
+        { 0x41, 0xd08, "Arm Cortex-A72" },  { 0x41, 0xd0b, "Arm Cortex-A76" },
+        { 0x41, 0xd0c, "Arm Neoverse N1" }, { 0x41, 0xd40, "Arm Neoverse V1" },
+        { 0x41, 0xd49, "Arm Neoverse N2" }, { 0x41, 0xd4f, "Arm Neoverse V2" },
+    };
+    uint64_t midr = identification();
+    unsigned int implementer = (unsigned int)(midr >> 24) & 0xff;
+    unsigned int part = (unsigned int)(midr >> 4) & 0xfff;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (known[i].implementer == implementer && known[i].part == part) {
+            snprintf(text, bytes, "%s", known[i].name);
+            return;
+        }
+    if (midr != 0)
+        snprintf(text, bytes, "aarch64, implementer 0x%02x, part 0x%03x", implementer, part);
+    else
+        snprintf(text, bytes, "aarch64");
+}
+
 #else
 
 bool mha_cpu_runs(const char *isa)
@@ -50,11 +98,7 @@ bool mha_cpu_runs(const char *isa)
 
 void mha_cpu_name(char *text, size_t bytes)
 {
-#if defined(__aarch64__)
-    snprintf(text, bytes, "aarch64");
-#else
     snprintf(text, bytes, "unknown processor");
-#endif
 }
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "common.h"
 
-/* Does this CPU, under this operating system, run the level of that name ("generic", "avx2")? */
+/* Does this CPU, under this operating system, run the level of that name ("generic", "avx2", ...)? */
 bool mha_cpu_runs(const char *isa);
 
 /* The processor's own name, or the architecture where it tells none; cut to `bytes`. */

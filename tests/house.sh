@@ -72,7 +72,7 @@ check_part() { # FILE below src/
         case $name in
             '<cblas.h>') [ "$file" = blas.c ] || finding "src/$file: only blas.c includes cblas.h" ;;
             '<pthread.h>') [ "$file" = threads.c ] || finding "src/$file: only threads.c includes pthread.h" ;;
-            '<cpuid.h>') [ "$file" = cpu.c ] || finding "src/$file: only cpu.c asks the processor" ;;
+            '<cpuid.h>' | '<sys/auxv.h>') [ "$file" = cpu.c ] || finding "src/$file: only cpu.c asks the processor" ;;
             '<'*intrin.h'>' | '<arm_neon.h>') finding "src/$file: only vec_*.h includes $included" ;;
             '<'*) ;;
             *)

@@ -87,6 +87,12 @@ void random_fill(float *data, int64_t n)
         data[i] = random_float();
 }
 
+int64_t case_count(int64_t usual)
+{
+    const char *text = getenv("MHA_TEST_CASES");
+    return text ? strtoll(text, NULL, 10) : usual;
+}
+
 /* Layout: one page with the mapping's size, the data pages, the unreadable page. */
 static size_t page_bytes(void)
 {

@@ -41,6 +41,9 @@ float random_float(void);
 int64_t random_below(int64_t n);
 void random_fill(float *data, int64_t n);
 
+/* How many random cases a test makes: the environment variable MHA_TEST_CASES, or `usual`. */
+int64_t case_count(int64_t usual);
+
 /* `bytes` bytes that end exactly at an unreadable page, zeroed; freed by guarded_free. Not NULL. */
 void *guarded(int64_t bytes);
 float *guarded_floats(int64_t n); /* random values */

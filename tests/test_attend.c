@@ -112,8 +112,7 @@ static void check_case(const struct generated_case *c)
 static void random_cases(void **state)
 {
     (void)state;
-    const char *text = getenv("MHA_TEST_CASES");
-    int64_t cases = text ? strtoll(text, NULL, 10) : 1500;
+    int64_t cases = case_count(1500);
     for (int64_t i = 0; i < cases; i++) {
         struct generated_case c;
         generated_make(&c);

@@ -28,12 +28,6 @@ static int close_context(void **state)
     return 0;
 }
 
-static int64_t case_count(int64_t usual)
-{
-    const char *text = getenv("MHA_TEST_CASES");
-    return text ? strtoll(text, NULL, 10) : usual;
-}
-
 /* ---- random layers --------------------------------------------------------------------------- */
 
 /* The outputs beside `out`, contiguous and guarded. */

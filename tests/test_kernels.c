@@ -16,6 +16,9 @@ static const struct mha_kernels *const levels[] = {
     &mha_kernels_avx512,
     &mha_kernels_avx2,
 #endif
+#if defined(__aarch64__)
+    &mha_kernels_neon,
+#endif
     &mha_kernels_generic,
 };
 

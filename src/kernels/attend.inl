@@ -80,9 +80,9 @@ VEC_INLINE void score_tile(const float *k, int64_t k_stride, const float *q, int
     vf acc[MOST_ROWS][MOST_COLUMNS];
     clear(acc);
     multiply(acc, k, k_stride, 1, q, ROWS, LANES, D, rows, columns);
-#pragma GCC unroll 8
+    UNROLL
     for (int r = 0; r < rows; r++)
-#pragma GCC unroll 3
+        UNROLL
         for (int c = 0; c < columns; c++)
             vf_store(s + r * ROWS + c * LANES, acc[r][c]);
 }
@@ -94,9 +94,9 @@ VEC_INLINE void output_tile(const float *v, int64_t v_stride, const float *p, in
     vf acc[MOST_ROWS][MOST_COLUMNS];
     clear(acc);
     multiply(acc, v, 1, v_stride, p, ROWS, LANES, n, rows, columns);
-#pragma GCC unroll 8
+    UNROLL
     for (int r = 0; r < rows; r++)
-#pragma GCC unroll 3
+        UNROLL
         for (int c = 0; c < columns; c++) {
             float *at = o + r * ROWS + c * LANES;
             vf_store(at, vf_fma(vf_load(at), vf_load(alpha + c * LANES), acc[r][c]));

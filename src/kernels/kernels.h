@@ -103,7 +103,7 @@ struct mha_project_tile {
 };
 
 struct mha_kernels {
-    const char *isa; /* "generic", "avx2", "avx512" */
+    const char *isa; /* "generic", "avx2", "avx512", "neon" */
 
     /* Attention of one tile, by docs/numerics.md: all outputs of all its rows. Rows are read whole
      * before the first output is written, so an output may be its own row's residual or query. */
@@ -116,5 +116,6 @@ struct mha_kernels {
 extern const struct mha_kernels mha_kernels_generic;
 extern const struct mha_kernels mha_kernels_avx2;   /* x86-64 only */
 extern const struct mha_kernels mha_kernels_avx512; /* the same */
+extern const struct mha_kernels mha_kernels_neon;   /* 64-bit Arm only */
 
 #endif

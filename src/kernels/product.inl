@@ -7,6 +7,13 @@ enum {
     MOST_COLUMNS = 3
 };
 
+/* Before the loops over accumulators: they must vanish, or the accumulators would lie in memory. */
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
 /*
  * acc[r][c] += sum over i < n of a[r * a_row + i * a_step] * b[i * b_step + c * b_column], ascending in
  * i, where b is read in vectors: one register tile. `rows` and `columns` are literals at each call.
@@ -17,13 +24,13 @@ VEC_INLINE void multiply(vf acc[MOST_ROWS][MOST_COLUMNS], const float *a, int64_
 {
     for (int64_t i = 0; i < n; i++) {
         vf bc[MOST_COLUMNS];
-#pragma GCC unroll 3
+        UNROLL
         for (int c = 0; c < columns; c++)
             bc[c] = vf_keep(vf_load(b + i * b_step + c * b_column));
-#pragma GCC unroll 8
+        UNROLL
         for (int r = 0; r < rows; r++) {
             vf ar = vf_set1(a[r * a_row + i * a_step]);
-#pragma GCC unroll 3
+            UNROLL
             for (int c = 0; c < columns; c++)
                 acc[r][c] = vf_fma(ar, bc[c], acc[r][c]);
         }
@@ -32,9 +39,9 @@ VEC_INLINE void multiply(vf acc[MOST_ROWS][MOST_COLUMNS], const float *a, int64_
 
 VEC_INLINE void clear(vf acc[MOST_ROWS][MOST_COLUMNS])
 {
-#pragma GCC unroll 8
+    UNROLL
     for (int r = 0; r < MOST_ROWS; r++)
-#pragma GCC unroll 3
+        UNROLL
         for (int c = 0; c < MOST_COLUMNS; c++)
             acc[r][c] = vf_set1(0.0f);
 }

@@ -41,15 +41,18 @@ VEC_INLINE void project_rows(const struct mha_project_tile *t, int64_t row, int6
     vf acc[MOST_ROWS][MOST_COLUMNS];
     float *partial = t->partial + row * t->partial_stride + panel * LANES;
     clear(acc);
-    for (int r = 0; r < rows && !t->first; r++)
-#pragma GCC unroll 3
-        for (int c = 0; c < columns; c++)
-            acc[r][c] = vf_load(partial + r * t->partial_stride + c * LANES);
+    if (!t->first) {
+        UNROLL
+        for (int r = 0; r < rows; r++)
+            UNROLL
+            for (int c = 0; c < columns; c++)
+                acc[r][c] = vf_load(partial + r * t->partial_stride + c * LANES);
+    }
     multiply(acc, t->x + row * t->x_stride, t->x_stride, 1, t->panels + panel * t->panel_stride,
              LANES, t->panel_stride, t->depth, rows, columns);
-#pragma GCC unroll 8
+    UNROLL
     for (int r = 0; r < rows; r++)
-#pragma GCC unroll 3
+        UNROLL
         for (int c = 0; c < columns; c++) {
             if (t->last)
                 finish_outputs(t, row + r, t->n_begin + (panel + c) * LANES, acc[r][c]);
