@@ -18,6 +18,7 @@ int command_info(int argc, char **argv);
 int command_inspect(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_heatmap(int argc, char **argv);
+int command_bench(int argc, char **argv);
 
 /* The name that errors begin with from now on, such as "mha run". A static text. */
 void command_begin(const char *name);

@@ -15,6 +15,7 @@ static const char help[] =
     "  inspect    what a .npy or .safetensors file holds\n"
     "  run        a layer from a .safetensors file on .npy arrays\n"
     "  heatmap    attention weights as a picture\n"
+    "  bench      how fast the library is here\n"
     "\n"
     "options:\n"
     "  -h, --help       this text; 'mha COMMAND --help' tells about one command\n"
@@ -34,6 +35,7 @@ static const struct {
     { "inspect", "mha inspect", command_inspect },
     { "run", "mha run", command_run },
     { "heatmap", "mha heatmap", command_heatmap },
+    { "bench", "mha bench", command_bench },
 };
 
 static int dispatch(int argc, char **argv)

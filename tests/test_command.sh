@@ -51,7 +51,7 @@ refused()
     local code=$1 text=$2 name=mha
     shift 2
     case ${1-} in
-        info | inspect | run | heatmap) name="mha $1" ;;
+        info | inspect | run | heatmap | bench) name="mha $1" ;;
     esac
     run "$@"
     [ $status -eq "$code" ] || fail "'$*': exit status $code wanted"
@@ -161,7 +161,7 @@ size_of()
 
 # ---- the command itself ----
 
-for name in '' info inspect run heatmap; do
+for name in '' info inspect run heatmap bench; do
     succeeds "mha $name --help" $name --help
     grep -q "^usage: mha $name" stdout || fail "usage wanted"
     grep -q "^exit status:" stdout || fail "exit status wanted"
@@ -573,5 +573,43 @@ refused 2 "unexpected argument 'padded.npy'" heatmap square.npy padded.npy -o no
 refused 2 "--labels goes without --query-labels and --key-labels" heatmap square.npy -o no.png \
     --labels labels --key-labels labels
 refused 2 "--head: '-1' is not a whole number from 0" heatmap square.npy -o no.png --head -1
+
+# ---- bench ----
+
+succeeds "bench --list" bench --list
+grep -Eqx 'minilm +attention +8 +12 +12 +128 +128 +32 +0 +' stdout || fail "the scene minilm wanted"
+grep -Eq '^tiny-plain +plain +1 +4 +4 +16 +16 +32 +128' stdout || fail "the scene tiny-plain wanted"
+
+# benched NUMBER ARGUMENT...: exit 0, and that many scenes have a median, a least time and a speed
+benched()
+{
+    local wanted=$1
+    shift
+    run bench "$@"
+    [ $status -eq 0 ] || fail "bench $*: exit status 0 wanted"
+    [ "$(grep -Ec '^[a-z0-9-]+( +[0-9]+\.[0-9]+){5}' stdout)" -eq "$wanted" ] ||
+        fail "bench $*: $wanted rows wanted"
+    echo "ok: bench $*"
+}
+benched 2 --scene tiny-plain,swin --json bench.json
+grep -q '"peak_gflops": [1-9]' bench.json || fail "bench.json: a peak wanted"
+[ "$(grep -Ec '"name": "(tiny-plain|swin)", .*"right": true, .*"mha_ms": [0-9]' bench.json)" -eq 2 ] ||
+    fail "bench.json: two scenes wanted"
+benched 1 --scene tiny-plain --isa generic
+grep -q '^level      generic, 1 thread$' stdout || fail "the level generic wanted"
+run bench --scene tiny-plain --json -
+[ $status -eq 0 ] && [ "$(head -n 1 stdout)" = "{" ] && [ "$(tail -n 1 stdout)" = "}" ] ||
+    fail "JSON and nothing else wanted on stdout"
+echo "ok: bench writes JSON to the standard output"
+
+refused 2 "'swine' holds a name that is none" bench --scene swine
+refused 2 "'swin,swin' holds a name that is none, or one twice" bench --scene swin,swin
+refused 2 "'' holds a name that is none" bench --scene ''
+refused 2 "unexpected argument 'swin'" bench swin
+refused 1 "sparc" bench --isa sparc
+run bench --scene tiny-plain --json nowhere/bench.json
+[ $status -eq 1 ] && tail -n 1 stderr | grep -qx 'mha bench: nowhere/bench.json: No such file .*' ||
+    fail "a line about the file that cannot be made wanted"
+echo "ok: bench tells of a file that cannot be made"
 
 echo "all checks passed"
