@@ -1,4 +1,4 @@
-"""libmha against PyTorch, ONNX Runtime and OpenVINO: the same scenes, numbers and threads, in turns.
+"""libmha against PyTorch, ONNX Runtime and OpenVINO: the same scenes, numbers, threads.
 
 Run by ./run bench, which builds what is needed. README.md beside this file tells how to read it.
 """
@@ -30,7 +30,7 @@ import scenes
 
 PEERS = (peer_torch, peer_onnxruntime, peer_openvino)
 OURS_BOUND = 2e-6     # of the largest magnitude expected: what libmha promises
-PEERS_BOUND = 2**-16  # of the largest magnitude: float32 arithmetic is far below, bfloat16 far above
+PEERS_BOUND = 2**-16  # of the largest magnitude: float32 is far below, bfloat16 far above
 
 
 def say(text):
@@ -98,7 +98,7 @@ def right_ways(scene, ways, wanted, notes):
 # ---- one scene -----------------------------------------------------------------------------------
 
 def contenders_of(scene, operands, contexts, notes):
-    """libmha and the fastest right way of each peer; then libmha with one thread, if that differs."""
+    """libmha, the fastest right way of each peer, and libmha with one thread if that differs."""
     mine = [ours.contender(context, scene, operands) for context in contexts]
     for contender in mine:
         check_ours(scene, operands, contender)
@@ -169,8 +169,10 @@ def print_table(report):
         for peer in peers:
             line += f"  {s['peers'][peer]:11.4f}" if peer in s["peers"] else f"  {'-':>11}"
         line += f"  {s['ratio']:6.2f}  {s['gflops']:8.1f}  {100 * s['peak_share']:6.1f}"
-        memory = "gbps" in s
-        line += f"  {s['gbps']:6.1f}  {100 * s['read_share']:6.1f}" if memory else "       -       -"
+        if "gbps" in s:
+            line += f"  {s['gbps']:6.1f}  {100 * s['read_share']:6.1f}"
+        else:
+            line += f"  {'-':>6}  {'-':>6}"
         print(line + (f"  {s['gain']:6.2f}" if gain else ""))
     if gain:
         print(f"\nA plain FMA loop gains {report['fma_gain']:.2f} by its threads.")
@@ -184,10 +186,10 @@ def parse():
     parser.add_argument("--scene", metavar="NAME[,NAME]...", help="only these scenes")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument("--isa", metavar="LEVEL", help="instruction-set level of libmha")
-    parser.add_argument("--json", type=argparse.FileType("w"), metavar="FILE", help="write the numbers there")
+    parser.add_argument("--json", type=argparse.FileType("w"), metavar="FILE",
+                        help="write the numbers there")
     parser.add_argument("--plot", metavar="STEM", help="draw STEM.png and STEM.svg")
-    parser.add_argument("--build", default=TOP / "build/release", metavar="DIRECTORY",
-                        help="where libmha was built")
+    parser.add_argument("--build", default=TOP / "build/release", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.threads < 1:
         parser.error("--threads: at least 1")

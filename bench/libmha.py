@@ -1,7 +1,8 @@
 """libmha by ctypes, as far as the benchmark needs it: the structs of mha.h, a context, a call."""
 
 import ctypes
-from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import (POINTER, Structure, byref, c_char_p, c_double, c_float, c_int32, c_int64,
+                    c_void_p)
 
 FLOAT32, INT32 = 1, 10
 MASK_ADDITIVE = 3
@@ -51,7 +52,7 @@ class LayerShape(Structure):
 
 
 def view(array):
-    """A pointer to the tensor of a numpy array of float32 or int32, with the array's own strides."""
+    """A pointer to the tensor of a numpy array of float32 or int32, with the array's strides."""
     types = {"float32": FLOAT32, "int32": INT32}
     tensor = Tensor(data=array.ctypes.data, type=types[array.dtype.name], rank=array.ndim)
     for axis in range(array.ndim):
@@ -61,7 +62,7 @@ def view(array):
 
 
 class Library:
-    """The shared library, and beside it the module of bench/ and the BLAS that it is linked with."""
+    """The shared library, the module of bench/ beside it, and the BLAS that it is linked with."""
 
     def __init__(self, build):
         mha = ctypes.CDLL(f"{build}/libmha.so")

@@ -40,7 +40,8 @@ def projection(context, scene, operands):
     bench = context.library.bench
     x, w, out = operands.x, operands.weights[0], scenes.empty(scene.L, scene.D)
     made = bench.bench_projection_create(scene.E, scene.D, w.ctypes.data)
-    function, arguments = bench.bench_projection_run, (made, scene.L, x.ctypes.data, out.ctypes.data)
+    function = bench.bench_projection_run
+    arguments = (made, scene.L, x.ctypes.data, out.ctypes.data)
     return Contender("mha", "packed", lambda: function(*arguments), lambda: out, keep=operands)
 
 

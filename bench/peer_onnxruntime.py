@@ -1,5 +1,5 @@
-"""ONNX Runtime: the operators Attention (onnx), MultiHeadAttention, GroupQueryAttention and Attention
-(com.microsoft), in models of their own, inputs and outputs bound to memory once."""
+"""ONNX Runtime: the operators Attention (onnx), MultiHeadAttention, GroupQueryAttention and
+Attention (com.microsoft), in models of their own, inputs and outputs bound to memory once."""
 
 import numpy
 import onnxruntime
@@ -23,7 +23,7 @@ def start(threads):
 
 
 class Model:
-    """A graph in the making. Inputs and constants are numpy arrays; the names of tensors are theirs."""
+    """A graph in the making. Inputs and constants are numpy arrays; methods return names."""
 
     def __init__(self):
         self.nodes, self.inputs, self.constants = [], {}, []

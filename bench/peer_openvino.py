@@ -1,4 +1,4 @@
-"""OpenVINO: ScaledDotProductAttention in float32, between MatMuls with constant weights in a layer."""
+"""OpenVINO: ScaledDotProductAttention in float32, between constant MatMuls in a layer."""
 
 import numpy
 import openvino

@@ -16,7 +16,8 @@ def draw(report, stem):
     panels = [(title, part) for title, part in
               (("attention", attention), ("layers", layers), ("projections", projections)) if part]
     for suffix, terminal in (("png", "pngcairo font 'Sans,10'"), ("svg", "svg font 'Sans,11'")):
-        script = [f"set terminal {terminal} size 1200,{60 + 330 * len(panels)} background '#ffffff'",
+        height = 60 + 330 * len(panels)
+        script = [f"set terminal {terminal} size 1200,{height} background '#ffffff'",
                   f"set output '{stem}.{suffix}'",
                   *page(report, panels)]
         subprocess.run(["gnuplot"], input="\n".join(script) + "\n", text=True, check=True)

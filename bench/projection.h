@@ -6,7 +6,7 @@
 
 struct bench_projection;
 
-/* A projection with the weights w [N, K], which are read as long as it lives; NULL without memory. */
+/* A projection with weights w [N, K], which are read as long as it lives; NULL without memory. */
 struct bench_projection *bench_projection_create(int64_t K, int64_t N, const float *w);
 void bench_projection_free(struct bench_projection *projection);
 

@@ -14,7 +14,7 @@ WARM = 0.002          # seconds of calls before a turn, at least one, to fill th
 
 @dataclass
 class Times:
-    """Seconds of every call; `busiest` is the processor time per second that a turn took at most."""
+    """Seconds of every call; `busiest` is the most processor time per second of a turn."""
 
     calls: list = field(default_factory=list)
     busiest: float = 0.0
@@ -32,8 +32,8 @@ class Times:
 
 
 def settle(limit=2.0):
-    """Waits until no thread of this process runs any more: the pools of some contenders look for more
-    work for a while before they sleep, which must not be in the next one's turn."""
+    """Waits until no thread of this process runs any more: some pools look for more work for a
+    while before they sleep, and that shall not be in the next one's turn."""
     step, deadline = 0.001, time.perf_counter() + limit
     while time.perf_counter() < deadline:
         busy, wall = time.process_time(), time.perf_counter()

@@ -106,8 +106,8 @@ def placed(array):
 
 
 class Operands:
-    """Random operands of a scene. Attention: query, key, value [B, heads, rows, D] and perhaps bias
-    [1, H, L, S]. Layer: x [B, L, E], weights and biases of Q, K, V, O. Projection: x, weights[0]."""
+    """Random operands of a scene. Attention: query, key, value [B, heads, rows, D], perhaps bias
+    [1, H, L, S]. Layer: x [B, L, E], weights and biases of Q, K, V, O. Projection: x, a weight."""
 
     def __init__(self, scene):
         random = numpy.random.default_rng(1)
@@ -135,8 +135,8 @@ class Operands:
                 self.bias = normal(1, s.H, s.L, s.S)
 
     def mask(self, scene):
-        """What a peer without lengths and windows needs: who sees whom, [B or 1, 1, L, S]. Rows beyond
-        a sample's length see its keys like the others; nobody looks at them."""
+        """What a peer without lengths and windows needs: who sees whom, [B or 1, 1, L, S]. Rows
+        beyond a sample's length see its keys like the others; nobody looks at them."""
         s = scene
         if s.lengths:
             keys = numpy.arange(s.S) < numpy.array(s.lengths)[:, None]

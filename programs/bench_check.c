@@ -2,7 +2,7 @@
  * Is what the benchmark measures right?
  *
  * A row of a layer would need the keys and values of its whole sample. In exact arithmetic the
- * projections can be moved to the query's side, which makes a row cheap: with the query q of a head,
+ * projections can be moved to the query's side, which makes a row cheap: with a head's query q,
  *
  *     q . (W_k x_j + b_k) = (W_k^T q) . x_j + q . b_k
  *     sum_j p_j (W_v x_j + b_v) = W_v (sum_j p_j x_j) + b_v

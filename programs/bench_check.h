@@ -10,8 +10,8 @@ struct bench_verdict {
 };
 
 /*
- * Judges the results that lie in made->out. Every one must be a number, and the sampled rows must be
- * near the expected ones: false when not. False too without memory; verdict->bound is then 0.
+ * Judges the results that lie in made->out. Every one must be a number, and the sampled rows must
+ * be near the expected ones: false when not. False too without memory; verdict->bound is then 0.
  */
 bool bench_check(const struct bench_case *made, struct bench_verdict *verdict);
 

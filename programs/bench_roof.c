@@ -2,8 +2,9 @@
  * What the machine could do at most.
  *
  * Each level has two loops. One keeps twelve chains of multiply-adds in registers, enough for two
- * units of a latency of six; the other adds up memory, eight vectors at a time. Empty asm statements
- * keep the compiler from joining equal chains and from leaving out sums that nobody reads.
+ * units of a latency of six; the other adds up memory, eight vectors at a time. Empty asm
+ * statements keep the compiler from joining equal chains and from leaving out sums that nobody
+ * reads.
  */
 #include "bench_roof.h"
 

@@ -593,7 +593,7 @@ benched()
 }
 benched 2 --scene tiny-plain,swin --json bench.json
 grep -q '"peak_gflops": [1-9]' bench.json || fail "bench.json: a peak wanted"
-[ "$(grep -Ec '"name": "(tiny-plain|swin)", .*"right": true, .*"mha_ms": [0-9]' bench.json)" -eq 2 ] ||
+[ "$(grep -Ec '"(tiny-plain|swin)", .*"right": true, .*"mha_ms": [0-9]' bench.json)" -eq 2 ] ||
     fail "bench.json: two scenes wanted"
 benched 1 --scene tiny-plain --isa generic
 grep -q '^level      generic, 1 thread$' stdout || fail "the level generic wanted"
