@@ -60,7 +60,11 @@
  * - A context serves one call at a time (a second one at the same moment gets MHA_ERROR_BUSY);
  *   layers and files are not changed by calls and may be shared by any number of contexts.
  * - The floating-point environment, the locale, signal handlers and the BLAS's thread setting are
- *   never touched.
+ *   left as they were. Calls compute under the default environment (round to nearest, no flush to
+ *   zero, no traps) on every thread, whatever the caller's is, and put the caller's back.
+ * - No bit of a result depends on the number of threads.
+ * - Nothing waits for another context. After fork the child may use every context that was in no
+ *   call at that moment; its threads are made anew.
  */
 #ifndef MHA_H
 #define MHA_H
@@ -104,7 +108,8 @@ typedef enum mha_status {
     MHA_ERROR_FORMAT = 10,     /* a file that is not what it claims to be */
     MHA_ERROR_LIMIT = 11,      /* a file larger than the limit set for it */
     MHA_ERROR_NOT_FOUND = 12,  /* no tensor of that name */
-    MHA_ERROR_BLAS = 13        /* the BLAS failed its self-check (integers of another width?) */
+    MHA_ERROR_BLAS = 13,       /* the BLAS failed its self-check (integers of another width?) */
+    MHA_ERROR_THREAD = 14      /* the system would not make a thread */
 } mha_status;
 
 /* A short lower-case text for a status, such as "shape mismatch"; "unknown status" for a number
@@ -117,7 +122,8 @@ MHA_API const char *mha_version(void);
 /* The BLAS that was linked, in its own words where it tells them ("OpenBLAS 0.3.21 ..."). */
 MHA_API const char *mha_blas_text(void);
 
-/* Owner of the allocator, the kernels, the scratch memory and the last message; section 3. */
+/* Owner of the threads, the allocator, the kernels, the scratch memory and the last message;
+ * section 3. */
 typedef struct mha_context mha_context;
 
 /* ------------------------------------------------------------------------------------------------
@@ -236,6 +242,19 @@ struct mha_allocator {
     void *user;
 };
 
+/*
+ * Threads from the host. run calls fn(arg, i) once for every 0 <= i < n, in any order, on any number
+ * of threads (one is fine, also the calling one), and returns when all of them have returned. It is
+ * called from inside calls on the context; using that same context in it is MHA_ERROR_BUSY.
+ */
+struct mha_executor {
+    void (*run)(void *user, void (*fn)(void *arg, int64_t i), void *arg, int64_t n);
+    void *user;
+};
+
+#define MHA_MAX_THREADS 1024
+#define MHA_THREADS_ALL (-1)
+
 struct mha_context_options {
     int64_t size;
     const struct mha_allocator *allocator; /* copied; NULL: the C library's */
@@ -243,17 +262,28 @@ struct mha_context_options {
                             * environment variable MHA_ISA says, or the best this machine runs */
     char *message;         /* where to explain a failure of mha_context_create, or NULL */
     int64_t message_bytes; /* its room, closing NUL included */
+    const struct mha_executor *executor; /* copied; NULL: the context makes threads of its own */
+    int64_t threads;       /* how many a call may use, the calling one included: 1..MHA_MAX_THREADS,
+                            * 0 is 1, MHA_THREADS_ALL what this process may use: its affinity and
+                            * its control group's quota, as they are now. With an executor: the
+                            * largest n that its run is called with */
 };
 
 /*
  * Makes a context; `options` may be NULL. Returns MHA_ERROR_ARGUMENT for an unknown instruction-set
- * level, MHA_ERROR_UNSUPPORTED for one this machine lacks, MHA_ERROR_MEMORY; *ctx is then NULL.
- * Cost: one allocation; scratch memory comes with the first call that needs it.
+ * level or a number of threads out of range, MHA_ERROR_UNSUPPORTED for a level this machine lacks,
+ * MHA_ERROR_MEMORY; *ctx is then NULL.
+ *
+ * Cost: one allocation; scratch memory and threads come with the first call that needs them. A call
+ * wakes threads for work enough only, about 30 microseconds each, and the first that does may
+ * fail with MHA_ERROR_THREAD. Between calls the context's threads sleep, with all signals blocked
+ * that are not faults of their own.
  */
 MHA_API MHA_CHECK mha_status mha_context_create(const struct mha_context_options *options,
                                                 mha_context **ctx);
 
-/* Frees a context and its scratch memory; objects made with it live on. NULL is fine. */
+/* Frees a context, its threads and its scratch memory; objects made with it live on. NULL is fine,
+ * a context that is inside a call is not. */
 MHA_API void mha_context_free(mha_context *ctx);
 
 /* What the last failed call on this context had to say, at most 511 bytes; "" when none failed yet.
@@ -263,6 +293,10 @@ MHA_API const char *mha_context_message(const mha_context *ctx);
 /* The instruction-set level in use ("generic", "avx2", "avx512", "neon"), and the processor's own name. */
 MHA_API const char *mha_context_isa(const mha_context *ctx);
 MHA_API const char *mha_context_cpu(const mha_context *ctx);
+
+/* How many threads a call may use, the calling one included: the option `threads` with 0 and
+ * MHA_THREADS_ALL resolved; 0 for a NULL context. */
+MHA_API int64_t mha_context_threads(const mha_context *ctx);
 
 /*
  * Grows the scratch memory to `bytes`, the answer of a workspace query, so that no later call that
@@ -408,13 +442,15 @@ struct mha_outputs {
  * N. Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao et al.,
  * "FlashAttention", 2022), so no [L, S] matrix ever exists but the weights the caller asks for.
  * On the levels other than generic every output bit is fixed by docs/numerics.md: it depends on
- * the values, the options and the positions, not on strides, the batch around a sample, or the level.
+ * the values, the options and the positions, not on strides, the batch around a sample, the level or
+ * the threads.
  *
- * Returns MHA_OK, or ARGUMENT, SHAPE, TYPE, LAYOUT, OVERFLOW, MEMORY, BUSY, or UNSUPPORTED for a
- * struct whose unknown fields are not zero; then nothing was written.
+ * Returns MHA_OK, or ARGUMENT, SHAPE, TYPE, LAYOUT, OVERFLOW, MEMORY, THREAD, BUSY, or UNSUPPORTED
+ * for a struct whose unknown fields are not zero; then nothing was written.
  * Cost: 2 B H L S (D + Dv) floating-point operations for pairs that the causal rule, window and
  * lengths leave (nothing is computed elsewhere but at the edges of blocks); weights cost half as
- * much again. Scratch memory: mha_attention_workspace. No allocation when the scratch suffices.
+ * much again. Threads share the work by tiles of 48 rows of heads with the same keys. Scratch memory:
+ * mha_attention_workspace, about one tile a thread. No allocation when the scratch suffices.
  */
 MHA_API MHA_CHECK mha_status mha_attention(mha_context *ctx, const struct mha_inputs *inputs,
                                            const struct mha_options *options,

@@ -300,12 +300,13 @@ int command_no_operands(int argc, char **argv)
 
 /* ---- the library's objects ---- */
 
-int command_context(mha_context **ctx)
+int command_context(int64_t threads, mha_context **ctx)
 {
     char message[512] = "";
     struct mha_context_options options = { .size = sizeof options,
                                            .message = message,
-                                           .message_bytes = sizeof message };
+                                           .message_bytes = sizeof message,
+                                           .threads = threads };
     mha_status status = mha_context_create(&options, ctx);
     if (status != MHA_OK)
         return command_fail("%s", *message ? message : mha_status_text(status));

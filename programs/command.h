@@ -78,8 +78,8 @@ int command_no_operands(int argc, char **argv);
 /* A whole number in decimal, nothing before or after it. False for anything else. */
 bool command_integer(const char *text, int64_t *value);
 
-/* A context with the defaults; NULL when it fails. */
-int command_context(mha_context **ctx);
+/* A context for that many threads (see mha_context_options); NULL when it fails. */
+int command_context(int64_t threads, mha_context **ctx);
 
 /*
  * A tensor of the command owns its data: free(tensor.data). `command_array` allocates the data of a

@@ -270,7 +270,7 @@ int command_heatmap(int argc, char **argv)
     struct mha_tensor weights = { 0 };
     struct labels rows = { 0 };
     struct labels columns = { 0 };
-    code = command_context(&ctx);
+    code = command_context(1, &ctx);
     if (code == COMMAND_OK)
         code = read_cells(ctx, &request, &weights);
     if (code == COMMAND_OK)

@@ -1,4 +1,5 @@
 /* mha info: what would compute here. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +9,8 @@
 static const char help_text[] =
     "usage: mha info\n"
     "\n"
-    "Tells the library's version, the processor's name, the instruction-set level in use and the\n"
-    "BLAS found, one a line.\n"
+    "Tells the library's version, the processor's name, how many threads this process may use, the\n"
+    "instruction-set level in use and the BLAS found, one a line.\n"
     "\n"
     "options:\n"
     "  -h, --help    this text\n"
@@ -44,13 +45,14 @@ int command_info(int argc, char **argv)
         return code;
 
     mha_context *ctx = NULL;
-    code = command_context(&ctx);
+    code = command_context(MHA_THREADS_ALL, &ctx);
     if (code != COMMAND_OK)
         return code;
     print_line("version", mha_version());
     if (strcmp(mha_version(), MHA_VERSION) != 0)
         print_line("header", MHA_VERSION);
     print_line("processor", mha_context_cpu(ctx));
+    printf("%-10s  %" PRId64 "\n", "threads", mha_context_threads(ctx));
     print_line("level", mha_context_isa(ctx));
     const char *asked = getenv("MHA_ISA");
     if (asked)

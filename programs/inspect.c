@@ -195,7 +195,7 @@ int command_inspect(int argc, char **argv)
         return command_wrong("no file given");
 
     mha_context *ctx = NULL;
-    code = command_context(&ctx);
+    code = command_context(1, &ctx);
     if (code != COMMAND_OK)
         return code;
     bool several = argc - optind > 1;

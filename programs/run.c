@@ -50,6 +50,10 @@ static const char help_text[] =
     "                              or additive (float: added to scores); needed with --mask\n"
     "      --zero-attention        one more key and value, all zero\n"
     "\n"
+    "work:\n"
+    "      --threads N             threads to attend with (default: 1); the results do not depend on\n"
+    "                              it, bit for bit\n"
+    "\n"
     "results:\n"
     "      --output Y.npy                [B, L, E_out]\n"
     "      --weights-output W.npy        attention weights [B, H, L, S']\n"
@@ -71,6 +75,7 @@ struct request {
     bool residual, causal, zero_attention;
     bool scaled, capped, left, right;
     struct mha_options attention;
+    int64_t threads;
     const char *output, *weights_output, *mean_output, *lse_output;
 };
 
@@ -182,6 +187,7 @@ static int parse(int argc, char **argv, struct request *request, bool *help)
         { .name = "mask", .text = &request->mask },
         { .name = "mask-kind", .word = &attention->mask_kind, .words = mask_kinds },
         { .name = "zero-attention", .flag = &request->zero_attention },
+        { .name = "threads", .count = &request->threads, .least = 1 },
         { .name = "output", .text = &request->output },
         { .name = "weights-output", .text = &request->weights_output },
         { .name = "weights-mean-output", .text = &request->mean_output },
@@ -409,7 +415,7 @@ int command_run(int argc, char **argv)
     mha_context *ctx = NULL;
     mha_layer *layer = NULL;
     struct arrays arrays = { 0 };
-    code = command_context(&ctx);
+    code = command_context(request.threads, &ctx);
     if (code == COMMAND_OK)
         code = read_arrays(ctx, &request, &arrays);
     if (code == COMMAND_OK)

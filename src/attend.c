@@ -4,12 +4,81 @@
 
 #include "visible.h"
 
-void mha_attend_lay_out(const struct mha_plan *plan, struct mha_arena *arena,
-                        struct mha_attend_scratch *scratch)
+/*
+ * How a call is cut into items. The rows of one sample that share a key/value head make a list: those
+ * of all query heads that read it, head after head. A list is cut into tiles, and an item is a tile.
+ *
+ * A head mean adds its heads in ascending order. When it is wanted, lists are the rows of one head,
+ * and an item is the tile at the same rows of all heads, one after the other.
+ */
+struct cut {
+    int64_t rows;  /* of a list */
+    int64_t tiles; /* of a list */
+    int64_t lists; /* of a sample, of which an item names one: 1 where it is all heads */
+    int64_t items;
+};
+
+static struct cut cut_call(const struct mha_plan *plan)
 {
-    scratch->tile = mha_arena_take(arena, mha_attend_tile_floats(plan->D, plan->Dv), sizeof(float));
+    bool mean = plan->weights_mean.data != NULL;
+    struct cut cut = {
+        .rows = mean ? plan->L : plan->L * (plan->H / plan->G),
+        .lists = mean ? 1 : plan->G,
+    };
+    cut.tiles = cut.rows / MHA_TILE_ROWS + (cut.rows % MHA_TILE_ROWS != 0);
+    cut.items = plan->B * cut.lists * cut.tiles;
+    return cut;
+}
+
+/* Multiply-adds for one query row and one key. The exponential counts like a width of 16. */
+static double pair_work(const struct mha_plan *plan, bool wants_out)
+{
+    bool weights = plan->weights.data || plan->weights_mean.data;
+    return (double)plan->D * (weights ? 2 : 1) + (wants_out ? (double)plan->Dv : 0) + 16;
+}
+
+void mha_attend_lay_out(const struct mha_plan *plan, const struct mha_threads *threads,
+                        struct mha_arena *arena, struct mha_attend_scratch *scratch)
+{
+    /* By shapes alone, which is all that a workspace query has. Of a layer's plan `out` may still be
+     * missing here. */
+    double keys = (double)plan->S + (double)plan->extras;
+    double work = (double)plan->B * (double)plan->H * (double)plan->L * keys * pair_work(plan, true);
+    scratch->lanes = mha_threads_lanes(threads, work, cut_call(plan).items);
+    scratch->tiles = mha_arena_floats(arena, scratch->lanes, 1,
+                                      mha_attend_tile_floats(plan->D, plan->Dv));
     scratch->extra_k = mha_arena_floats(arena, plan->G, plan->extras, plan->D);
     scratch->extra_v = mha_arena_floats(arena, plan->G, plan->extras, plan->Dv);
+}
+
+/* About the multiply-adds for what rows see of keys, judged by four rows a sample; not counted any
+ * further once there are `enough`. */
+static double visible_work(const struct mha_plan *plan, double enough)
+{
+    enum { PROBES = 4 };
+    double a_pair = pair_work(plan, plan->out.data) * (double)plan->H, work = 0;
+    for (int64_t b = 0; b < plan->B && work < enough; b++) {
+        struct mha_visible sample = mha_visible_sample(plan, b);
+        double keys = 0;
+        for (int64_t probe = 0; probe < PROBES; probe++) {
+            int64_t lo, hi, row = sample.queries / PROBES * probe + sample.queries / (2 * PROBES);
+            if (mha_visible_row(&sample, row, &lo, &hi))
+                keys += (double)(hi - lo + plan->extras);
+        }
+        work += keys / PROBES * (double)sample.queries * a_pair;
+    }
+    return work;
+}
+
+mha_status mha_attend_prepare(mha_context *ctx, const struct mha_plan *plan,
+                              struct mha_attend_scratch *scratch)
+{
+    if (scratch->lanes > 1) {
+        double enough = (double)scratch->lanes * MHA_LANE_WORK;
+        double work = visible_work(plan, enough);
+        scratch->lanes = min_i64(scratch->lanes, mha_threads_lanes(&ctx->threads, work, INT64_MAX));
+    }
+    return mha_context_prepare_threads(ctx, scratch->lanes);
 }
 
 /* The extra keys and values of each head, one after the other: the bias pair, then zeros. */
@@ -85,31 +154,72 @@ static struct mha_attend_tile common_tile(const struct mha_plan *plan)
     };
 }
 
-void mha_attend(const struct mha_kernels *kernels, const struct mha_plan *plan,
+/* What the lanes of a call share. */
+struct job {
+    const struct mha_kernels *kernels;
+    const struct mha_plan *plan;
+    const struct mha_attend_scratch *scratch;
+    struct cut cut;
+    bool falling; /* later rows see more keys: the last tile of a list comes first */
+    struct mha_items items;
+};
+
+/* The tile at row `first` of a list that belongs to key/value head g. */
+static void attend_list_tile(const struct job *job, const struct mha_visible *sample,
+                             struct mha_attend_tile *tile, int64_t b, int64_t g, int64_t first)
+{
+    const struct mha_plan *plan = job->plan;
+    int64_t left_in_list = job->cut.rows - first % job->cut.rows;
+    tile->extra_k = job->scratch->extra_k + g * plan->extras * plan->D;
+    tile->extra_v = job->scratch->extra_v + g * plan->extras * plan->Dv;
+    attend_tile(job->kernels, plan, sample, tile, b, g, first, min_i64(MHA_TILE_ROWS, left_in_list));
+}
+
+static void attend_item(const struct job *job, struct mha_attend_tile *tile, int64_t item)
+{
+    const struct mha_plan *plan = job->plan;
+    const struct cut *cut = &job->cut;
+    int64_t at = item % cut->tiles, list = item / cut->tiles % cut->lists;
+    int64_t b = item / cut->tiles / cut->lists;
+    int64_t first = (job->falling ? cut->tiles - 1 - at : at) * MHA_TILE_ROWS;
+    struct mha_visible sample = mha_visible_sample(plan, b);
+    if (!plan->weights_mean.data) {
+        attend_list_tile(job, &sample, tile, b, list, first);
+        return;
+    }
+    int64_t group = plan->H / plan->G;
+    for (int64_t h = 0; h < plan->H; h++) {
+        tile->mean_step = (h == 0 ? MHA_MEAN_FIRST : 0) | (h == plan->H - 1 ? MHA_MEAN_LAST : 0);
+        attend_list_tile(job, &sample, tile, b, h / group, h % group * plan->L + first);
+    }
+}
+
+static void attend_lane(void *arg, int64_t lane)
+{
+    struct job *job = arg;
+    const struct mha_plan *plan = job->plan;
+    struct mha_attend_tile tile = common_tile(plan);
+    tile.scratch = job->scratch->tiles + lane * mha_attend_tile_floats(plan->D, plan->Dv);
+    for (int64_t item, end; mha_items_take(&job->items, &item, &end);)
+        for (; item < end; item++)
+            attend_item(job, &tile, item);
+}
+
+void mha_attend(mha_context *ctx, const struct mha_plan *plan,
                 const struct mha_attend_scratch *scratch)
 {
     if (plan->B == 0 || plan->L == 0)
         return;
     gather_extras(&plan->bias_k, plan->G, plan->extras, plan->D, scratch->extra_k);
     gather_extras(&plan->bias_v, plan->G, plan->extras, plan->Dv, scratch->extra_v);
-
-    struct mha_attend_tile tile = common_tile(plan);
-    tile.scratch = scratch->tile;
-    int64_t group = plan->H / plan->G;
-    for (int64_t b = 0; b < plan->B; b++) {
-        struct mha_visible sample = mha_visible_sample(plan, b);
-        /* A head mean adds its heads in ascending order, so all heads of a row follow each other;
-         * then a tile is rows of one head. */
-        int64_t run = plan->weights_mean.data ? plan->L : plan->L * group;
-        int64_t runs = plan->L * plan->H / run;
-        for (int64_t first = 0; first < run; first += MHA_TILE_ROWS)
-            for (int64_t i = 0; i < runs; i++) {
-                int64_t h = i * run / plan->L, g = h / group;
-                tile.mean_step = (i == 0 ? MHA_MEAN_FIRST : 0) | (i == runs - 1 ? MHA_MEAN_LAST : 0);
-                tile.extra_k = scratch->extra_k + g * plan->extras * plan->D;
-                tile.extra_v = scratch->extra_v + g * plan->extras * plan->Dv;
-                attend_tile(kernels, plan, &sample, &tile, b, g, (h - g * group) * plan->L + first,
-                            min_i64(MHA_TILE_ROWS, run - first));
-            }
-    }
+    struct job job = {
+        .kernels = ctx->kernels,
+        .plan = plan,
+        .scratch = scratch,
+        .cut = cut_call(plan),
+        .falling = plan->right != INT64_MAX && plan->left == INT64_MAX,
+    };
+    job.items.count = job.cut.items;
+    job.items.lanes = scratch->lanes;
+    mha_threads_run(&ctx->threads, scratch->lanes, attend_lane, &job);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "processors.h"
 
 mha_status mha_context_enter(mha_context *ctx, const char *function)
 {
@@ -16,6 +17,7 @@ mha_status mha_context_enter(mha_context *ctx, const char *function)
     if (atomic_flag_test_and_set_explicit(&ctx->busy, memory_order_acquire))
         return MHA_ERROR_BUSY;
     ctx->host_errno = errno;
+    ctx->host_floats = mha_cpu_floats_default();
     ctx->function = function;
     return MHA_OK;
 }
@@ -24,6 +26,7 @@ mha_status mha_context_leave(mha_context *ctx, mha_status status)
 {
     if (!ctx)
         return status;
+    mha_cpu_floats_restore(ctx->host_floats);
     errno = ctx->host_errno;
     atomic_flag_clear_explicit(&ctx->busy, memory_order_release);
     return status;
@@ -70,6 +73,17 @@ mha_status mha_context_grow(mha_context *ctx, int64_t bytes)
     mha_memory_release(&ctx->allocator, ctx->scratch, ctx->scratch_bytes);
     ctx->scratch = scratch;
     ctx->scratch_bytes = bytes;
+done:
+    return status;
+}
+
+mha_status mha_context_prepare_threads(mha_context *ctx, int64_t lanes)
+{
+    mha_status status = MHA_OK;
+    int error = mha_threads_prepare(&ctx->threads, lanes);
+    REQUIRE(ctx, error == 0, MHA_ERROR_THREAD,
+            "the system would not make a thread (%" PRId64 " wanted, %" PRId64 " there; error %d)",
+            lanes - 1, ctx->threads.made, error);
 done:
     return status;
 }
@@ -144,6 +158,36 @@ done:
     return status;
 }
 
+/* The context and, behind it, what its threads need. */
+static int64_t context_bytes(const mha_context *ctx)
+{
+    return (int64_t)sizeof *ctx + mha_threads_bytes(&ctx->threads);
+}
+
+/* The number of threads asked for, zero and all resolved. */
+static mha_status choose_threads(mha_context *ctx, const struct mha_context_options *options)
+{
+    mha_status status = MHA_OK;
+    int64_t count = options->threads;
+    REQUIRE(ctx, (count >= 0 && count <= MHA_MAX_THREADS) || count == MHA_THREADS_ALL,
+            MHA_ERROR_ARGUMENT,
+            "threads is %" PRId64 ", wanted 0..%d or MHA_THREADS_ALL (%d)", count, MHA_MAX_THREADS,
+            MHA_THREADS_ALL);
+    REQUIRE(ctx, !options->executor || options->executor->run, MHA_ERROR_ARGUMENT,
+            "executor lacks run");
+    int64_t allowed = count == 0 || count == 1 ? 1 : mha_processors_allowed();
+    if (count == MHA_THREADS_ALL)
+        count = min_i64(allowed, MHA_MAX_THREADS);
+    ctx->threads = (struct mha_threads){
+        .count = max_i64(count, 1),
+        .spins = count <= allowed,
+    };
+    if (options->executor)
+        ctx->threads.executor = *options->executor;
+done:
+    return status;
+}
+
 mha_status mha_context_create(const struct mha_context_options *options, mha_context **out)
 {
     int host_errno = errno;
@@ -160,10 +204,12 @@ mha_status mha_context_create(const struct mha_context_options *options, mha_con
             "allocator lacks %s", draft.allocator.allocate ? "release" : "allocate");
     mha_cpu_name(draft.cpu, sizeof draft.cpu);
     TRY(choose_kernels(&draft, taken.isa));
+    TRY(choose_threads(&draft, &taken));
     void *block = NULL;
-    TRY(mha_context_allocate(&draft, "the context", sizeof *ctx, &block));
+    TRY(mha_context_allocate(&draft, "the context", context_bytes(&draft), &block));
     ctx = block;
     *ctx = draft;
+    ctx->threads.workers = (void *)(ctx + 1);
 done:
     if (out)
         *out = ctx;
@@ -178,9 +224,10 @@ void mha_context_free(mha_context *ctx)
     if (!ctx)
         return;
     int host_errno = errno;
+    mha_threads_free(&ctx->threads);
     struct mha_allocator allocator = ctx->allocator;
     mha_memory_release(&allocator, ctx->scratch, ctx->scratch_bytes);
-    mha_memory_release(&allocator, ctx, sizeof *ctx);
+    mha_memory_release(&allocator, ctx, context_bytes(ctx));
     errno = host_errno;
 }
 
@@ -211,4 +258,9 @@ const char *mha_context_isa(const mha_context *ctx)
 const char *mha_context_cpu(const mha_context *ctx)
 {
     return ctx ? ctx->cpu : "";
+}
+
+int64_t mha_context_threads(const mha_context *ctx)
+{
+    return ctx ? ctx->threads.count : 0;
 }

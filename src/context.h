@@ -1,4 +1,5 @@
-/* The context: owner of allocator, kernels, scratch and message; and the door of every call. */
+/* The context: owner of threads, allocator, kernels, scratch and message; and the door of every
+ * call. */
 #ifndef MHA_CONTEXT_H
 #define MHA_CONTEXT_H
 
@@ -7,12 +8,15 @@
 #include "common.h"
 #include "kernels/kernels.h"
 #include "memory.h"
+#include "threads.h"
 
 struct mha_context {
-    atomic_flag busy;                  /* set while a call runs */
-    int host_errno;                    /* errno as the call found it */
+    _Alignas(MHA_ALIGNMENT) atomic_flag busy; /* set while a call runs */
+    int host_errno;                    /* errno and floating-point environment as the call */
+    uint64_t host_floats;              /* found them */
     const char *function;              /* public name of the running call, put before its message */
     struct mha_allocator allocator;
+    struct mha_threads threads;
     const struct mha_kernels *kernels; /* of the level in use */
     void *scratch;
     int64_t scratch_bytes;
@@ -30,6 +34,8 @@ struct mha_context {
  *     ...
  * done:
  *     return mha_context_leave(ctx, status);
+ *
+ * Between the two the default floating-point environment holds, and errno may be spoilt.
  *
  * A NULL context is entered and left without effect: functions that need one check it first.
  */
@@ -49,6 +55,9 @@ mha_status mha_context_check_scratch(mha_context *ctx, int64_t bytes);
 
 /* The same, and makes the scratch hold at least `bytes`. */
 mha_status mha_context_grow(mha_context *ctx, int64_t bytes);
+
+/* Makes the threads that a run of so many lanes needs, where they are not there yet. */
+mha_status mha_context_prepare_threads(mha_context *ctx, int64_t lanes);
 
 /*
  * Copies one of the public structs whose first field is int64_t size into `copy`, which has room

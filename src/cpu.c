@@ -1,5 +1,6 @@
 #include "cpu.h"
 
+#include <fenv.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,6 +44,26 @@ void mha_cpu_name(char *text, size_t bytes)
         snprintf(text, bytes, "x86-64");
     else
         snprintf(text, bytes, "%.*s", (int)length, start);
+}
+
+/* MXCSR; x87 computes nothing here. The bits set are those that mask all exceptions. */
+#define DEFAULT_MXCSR 0x1f80u
+
+uint64_t mha_cpu_floats_default(void)
+{
+    unsigned int found = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(DEFAULT_MXCSR);
+    return found;
+}
+
+void mha_cpu_floats_restore(uint64_t floats)
+{
+    __builtin_ia32_ldmxcsr((unsigned int)floats);
+}
+
+void mha_cpu_pause(void)
+{
+    __builtin_ia32_pause();
 }
 
 #elif defined(__aarch64__)
@@ -89,6 +110,28 @@ void mha_cpu_name(char *text, size_t bytes)
         snprintf(text, bytes, "aarch64");
 }
 
+/* FPCR in the lower half, the flags of FPSR in the upper one. */
+uint64_t mha_cpu_floats_default(void)
+{
+    uint64_t control, flags;
+    __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(control), "=r"(flags) : : "memory");
+    __asm__ volatile("msr fpcr, %0" : : "r"(UINT64_C(0)) : "memory");
+    return (flags << 32) | (control & UINT32_MAX);
+}
+
+void mha_cpu_floats_restore(uint64_t floats)
+{
+    __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1"
+                     :
+                     : "r"(floats & UINT32_MAX), "r"(floats >> 32)
+                     : "memory");
+}
+
+void mha_cpu_pause(void)
+{
+    __asm__ volatile("isb" : : : "memory");
+}
+
 #else
 
 bool mha_cpu_runs(const char *isa)
@@ -99,6 +142,22 @@ bool mha_cpu_runs(const char *isa)
 void mha_cpu_name(char *text, size_t bytes)
 {
     snprintf(text, bytes, "unknown processor");
+}
+
+uint64_t mha_cpu_floats_default(void)
+{
+    int found = fegetround();
+    fesetround(FE_TONEAREST);
+    return (uint64_t)found;
+}
+
+void mha_cpu_floats_restore(uint64_t floats)
+{
+    fesetround((int)floats);
+}
+
+void mha_cpu_pause(void)
+{
 }
 
 #endif

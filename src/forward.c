@@ -86,7 +86,7 @@ static void lay_out_output(struct call *c, struct mha_arena *arena)
 }
 
 /* What the engine needs; both steps share it. */
-static void lay_out_engine(struct call *c, struct mha_arena *arena)
+static void lay_out_engine(const mha_context *ctx, struct call *c, struct mha_arena *arena)
 {
     struct mha_projection all[4];
     int64_t n = 0;
@@ -95,7 +95,7 @@ static void lay_out_engine(struct call *c, struct mha_arena *arena)
     if (c->n_out)
         all[n++] = c->out;
     if (c->layer->packed)
-        mha_project_lay_out(all, n, arena, &c->project);
+        mha_project_lay_out(all, n, &ctx->threads, arena, &c->project);
     else
         c->problems = mha_arena_take(arena,
                                      max_i64(mha_project_count(c->in, c->n_in),
@@ -103,25 +103,25 @@ static void lay_out_engine(struct call *c, struct mha_arena *arena)
                                      sizeof *c->problems);
 }
 
-static void project(const mha_context *ctx, const struct call *c,
+static void project(mha_context *ctx, const struct call *c,
                     const struct mha_projection *projections, int64_t n)
 {
     if (c->layer->packed)
-        mha_project_packed(ctx->kernels, projections, n, &c->project);
+        mha_project_packed(ctx, projections, n, &c->project);
     else
         mha_project(projections, n, c->problems);
 }
 
 /* ---- the way of every call -------------------------------------------------------------------- */
 
-static void lay_out(struct call *c, struct mha_arena *arena)
+static void lay_out(const mha_context *ctx, struct call *c, struct mha_arena *arena)
 {
-    mha_attend_lay_out(&c->plan, arena, &c->attend);
+    mha_attend_lay_out(&c->plan, &ctx->threads, arena, &c->attend);
     if (!c->layer)
         return;
     lay_out_inputs(c, arena);
     lay_out_output(c, arena);
-    lay_out_engine(c, arena);
+    lay_out_engine(ctx, c, arena);
 }
 
 /* Checks everything and measures the scratch. A query ends here. */
@@ -132,7 +132,7 @@ static mha_status plan_call(mha_context *ctx, const struct mha_inputs *inputs,
     mha_status status = MHA_OK;
     struct mha_arena arena = { 0 };
     TRY(mha_plan(ctx, c->layer, inputs, options, outputs, purpose, &c->plan));
-    lay_out(c, &arena);
+    lay_out(ctx, c, &arena);
     TRY(mha_context_check_scratch(ctx, arena.used));
     *bytes = arena.used;
 done:
@@ -148,7 +148,10 @@ static mha_status prepare_call(mha_context *ctx, const struct mha_inputs *inputs
     int64_t bytes = 0;
     TRY(plan_call(ctx, inputs, options, outputs, MHA_PLAN_CALL, c, &bytes));
     TRY(mha_context_grow(ctx, bytes));
-    lay_out(c, &(struct mha_arena){ .base = ctx->scratch });
+    lay_out(ctx, c, &(struct mha_arena){ .base = ctx->scratch });
+    TRY(mha_attend_prepare(ctx, &c->plan, &c->attend));
+    if (c->layer && c->layer->packed)
+        TRY(mha_context_prepare_threads(ctx, c->project.lanes));
 done:
     return status;
 }
@@ -165,7 +168,7 @@ mha_status mha_attention(mha_context *ctx, const struct mha_inputs *inputs,
         return status;
     struct call c = { 0 };
     TRY(prepare_call(ctx, inputs, options, outputs, &c));
-    mha_attend(ctx->kernels, &c.plan, &c.attend);
+    mha_attend(ctx, &c.plan, &c.attend);
 done:
     return mha_context_leave(ctx, status);
 }
@@ -198,7 +201,7 @@ mha_status mha_forward(mha_context *ctx, const mha_layer *layer, const struct mh
     REQUIRE(ctx, layer, MHA_ERROR_ARGUMENT, "layer is NULL");
     TRY(prepare_call(ctx, inputs, options, outputs, &c));
     project(ctx, &c, c.in, c.n_in);
-    mha_attend(ctx->kernels, &c.plan, &c.attend);
+    mha_attend(ctx, &c.plan, &c.attend);
     project(ctx, &c, &c.out, c.n_out);
 done:
     return mha_context_leave(ctx, status);

@@ -37,79 +37,22 @@ static struct parts cut(int64_t n, int64_t most)
     return (struct parts){ count, count ? ceil_div(n, count) : 0 };
 }
 
-void mha_project_lay_out(const struct mha_projection *projections, int64_t n,
-                         struct mha_arena *arena, struct mha_project_scratch *scratch)
-{
-    int64_t depth = 0;
-    bool deep = false;
-    for (int64_t i = 0; i < n; i++) {
-        depth = max_i64(depth, cut(projections[i].K, MHA_PROJECT_DEPTH).size);
-        deep = deep || projections[i].K > MHA_PROJECT_DEPTH;
-    }
-    scratch->x = mha_arena_floats(arena, MHA_PROJECT_ROWS, 1, depth + MHA_PROJECT_PAD);
-    scratch->partial = mha_arena_floats(arena, deep ? MHA_PROJECT_ROWS : 0, 1, ITEM_OUTPUTS);
-}
+/* ---- work items ------------------------------------------------------------------------------- */
 
-/* Row r of the [B, L] rows in order. */
-static float *row_at(const struct mha_view *v, int64_t L, int64_t r)
-{
-    return v->data + r / L * v->b + r % L * v->l;
-}
-
-/* The rows of one work item and what was copied of them last. */
-struct block {
-    int64_t row, rows;
-    float *y[MHA_PROJECT_ROWS];
-    const float *residual[MHA_PROJECT_ROWS];
+/*
+ * An item is some rows of x against the panels of up to ITEM_OUTPUTS outputs of one projection. Items
+ * are numbered so that neighbours have the same rows: within a group of projections of the same x, by
+ * rows, then by projection, then by outputs.
+ */
+struct group {
+    int64_t begin, end;  /* projections */
+    struct parts rows;
+    int64_t columns;     /* items for some rows, of all projections together */
 };
 
-/* Inputs k .. k + depth of the block's rows, side by side. */
-static void copy_rows(const struct mha_projection *p, const struct block *block, int64_t k,
-                      int64_t depth, int64_t stride, float *to)
+static int64_t columns_of(const struct mha_projection *p)
 {
-    for (int64_t i = 0; i < block->rows; i++)
-        memcpy(to + i * stride, row_at(&p->x, p->L, block->row + i) + k,
-               (size_t)depth * sizeof *to);
-}
-
-/* One work item: some rows to outputs n_begin .. n_end of one projection. x is copied unless it is
- * there already, from the item before. */
-static void project_item(const struct mha_kernels *kernels, const struct mha_projection *p,
-                         struct block *block, int64_t n_begin, bool copied,
-                         const struct mha_project_scratch *scratch)
-{
-    for (int64_t i = 0; i < block->rows; i++) {
-        block->y[i] = row_at(&p->y, p->L, block->row + i);
-        block->residual[i] =
-            p->residual.data ? row_at(&p->residual, p->L, block->row + i) : NULL;
-    }
-    struct parts depths = cut(p->K, MHA_PROJECT_DEPTH);
-    struct mha_project_tile tile = {
-        .rows = block->rows,
-        .x = scratch->x,
-        .x_stride = depths.size + MHA_PROJECT_PAD,
-        .panel_stride = p->K * MHA_PANEL,
-        .n_begin = n_begin,
-        .n_end = min_i64(n_begin + ITEM_OUTPUTS, p->N),
-        .width = p->width,
-        .b = p->b,
-        .residual = p->residual.data ? block->residual : NULL,
-        .y = block->y,
-        .residual_head = p->residual.h,
-        .y_head = p->y.h,
-        .partial = scratch->partial,
-        .partial_stride = ITEM_OUTPUTS,
-    };
-    for (int64_t i = 0; i < depths.count; i++) {
-        int64_t k = i * depths.size;
-        tile.depth = min_i64(depths.size, p->K - k);
-        tile.panels = p->panels + n_begin * p->K + k * MHA_PANEL;
-        tile.first = i == 0;
-        tile.last = i == depths.count - 1;
-        if (!copied || depths.count > 1)
-            copy_rows(p, block, k, tile.depth, tile.x_stride, scratch->x);
-        kernels->project_f32(&tile);
-    }
+    return ceil_div(p->N, ITEM_OUTPUTS);
 }
 
 static bool same_rows(const struct mha_projection *p, const struct mha_projection *q)
@@ -118,24 +61,174 @@ static bool same_rows(const struct mha_projection *p, const struct mha_projectio
            && p->L == q->L && p->K == q->K;
 }
 
-void mha_project_packed(const struct mha_kernels *kernels, const struct mha_projection *projections,
-                        int64_t n, const struct mha_project_scratch *scratch)
+static struct group group_at(const struct mha_projection *projections, int64_t n, int64_t begin)
 {
-    struct block block;
-    for (int64_t begin = 0, end; begin < n; begin = end) {
-        const struct mha_projection *p = &projections[begin];
-        for (end = begin + 1; end < n && same_rows(p, &projections[end]); end++)
-            continue;
-        struct parts rows = cut(p->B * p->L, MHA_PROJECT_ROWS);
-        for (int64_t i = 0; i < rows.count; i++) {
-            block.row = i * rows.size;
-            block.rows = min_i64(rows.size, p->B * p->L - block.row);
-            bool copied = false;
-            for (int64_t j = begin; j < end; j++)
-                for (int64_t n0 = 0; n0 < projections[j].N; n0 += ITEM_OUTPUTS) {
-                    project_item(kernels, &projections[j], &block, n0, copied, scratch);
-                    copied = true;
-                }
-        }
+    const struct mha_projection *p = &projections[begin];
+    struct group group = { .begin = begin, .end = begin,
+                           .rows = cut(p->B * p->L, MHA_PROJECT_ROWS) };
+    for (; group.end < n && same_rows(p, &projections[group.end]); group.end++)
+        group.columns += columns_of(&projections[group.end]);
+    return group;
+}
+
+static int64_t count_items(const struct mha_projection *projections, int64_t n)
+{
+    int64_t items = 0;
+    for (int64_t begin = 0; begin < n;) {
+        struct group group = group_at(projections, n, begin);
+        items += group.rows.count * group.columns;
+        begin = group.end;
     }
+    return items;
+}
+
+/* ---- scratch ---------------------------------------------------------------------------------- */
+
+/* Few rows wait for the weights to come from memory: a panel's bytes then cost as much as the
+ * multiply-adds of this many rows. */
+enum { ROWS_OF_A_READ = 6 };
+
+int64_t mha_project_lanes(const struct mha_projection *projections, int64_t n,
+                          const struct mha_threads *threads)
+{
+    double work = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const struct mha_projection *p = &projections[i];
+        int64_t rows = p->B * p->L;
+        if (rows > 0)
+            work += (double)max_i64(rows, ROWS_OF_A_READ) * (double)p->K * (double)p->N;
+    }
+    return mha_threads_lanes(threads, work, count_items(projections, n));
+}
+
+void mha_project_lay_out(const struct mha_projection *projections, int64_t n,
+                         const struct mha_threads *threads, struct mha_arena *arena,
+                         struct mha_project_scratch *scratch)
+{
+    int64_t depth = 0, rows = 0;
+    bool deep = false;
+    for (int64_t i = 0; i < n; i++) {
+        const struct mha_projection *p = &projections[i];
+        depth = max_i64(depth, cut(p->K, MHA_PROJECT_DEPTH).size);
+        rows = max_i64(rows, cut(p->B * p->L, MHA_PROJECT_ROWS).size);
+        deep = deep || p->K > MHA_PROJECT_DEPTH;
+    }
+    scratch->lanes = mha_project_lanes(projections, n, threads);
+    scratch->x_floats = rows * (depth + MHA_PROJECT_PAD);
+    scratch->partial_floats = deep ? rows * ITEM_OUTPUTS : 0;
+    scratch->x = mha_arena_floats(arena, scratch->lanes, 1, scratch->x_floats);
+    scratch->partial = mha_arena_floats(arena, scratch->lanes, 1, scratch->partial_floats);
+}
+
+/* ---- the work --------------------------------------------------------------------------------- */
+
+/* Row r of the [B, L] rows in order. */
+static float *row_at(const struct mha_view *v, int64_t L, int64_t r)
+{
+    return v->data + r / L * v->b + r % L * v->l;
+}
+
+/* What the lanes of a run share. */
+struct job {
+    const struct mha_kernels *kernels;
+    const struct mha_projection *projections;
+    int64_t n;
+    const struct mha_project_scratch *scratch;
+    struct mha_items items;
+};
+
+/* A lane's memory, and whose rows it holds. */
+struct lane {
+    float *x, *partial;
+    const struct mha_projection *copied; /* NULL: none, or not all inputs */
+    int64_t copied_row;
+};
+
+/* Inputs k .. k + depth of some rows, side by side. */
+static void copy_rows(const struct mha_projection *p, int64_t row, int64_t rows, int64_t k,
+                      int64_t depth, int64_t stride, float *to)
+{
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(to + i * stride, row_at(&p->x, p->L, row + i) + k, (size_t)depth * sizeof *to);
+}
+
+/* `rows` rows from `row` to outputs n_begin and on. */
+static void project_rows(const struct job *job, struct lane *lane, const struct mha_projection *p,
+                         int64_t row, int64_t rows, int64_t n_begin)
+{
+    float *y[MHA_PROJECT_ROWS];
+    const float *residual[MHA_PROJECT_ROWS];
+    for (int64_t i = 0; i < rows; i++) {
+        y[i] = row_at(&p->y, p->L, row + i);
+        residual[i] = p->residual.data ? row_at(&p->residual, p->L, row + i) : NULL;
+    }
+    struct parts depths = cut(p->K, MHA_PROJECT_DEPTH);
+    struct mha_project_tile tile = {
+        .rows = rows,
+        .x = lane->x,
+        .x_stride = depths.size + MHA_PROJECT_PAD,
+        .panel_stride = p->K * MHA_PANEL,
+        .n_begin = n_begin,
+        .n_end = min_i64(n_begin + ITEM_OUTPUTS, p->N),
+        .width = p->width,
+        .b = p->b,
+        .residual = p->residual.data ? residual : NULL,
+        .y = y,
+        .residual_head = p->residual.h,
+        .y_head = p->y.h,
+        .partial = lane->partial,
+        .partial_stride = ITEM_OUTPUTS,
+    };
+    bool copied = lane->copied && same_rows(lane->copied, p) && lane->copied_row == row;
+    for (int64_t i = 0; i < depths.count; i++) {
+        int64_t k = i * depths.size;
+        tile.depth = min_i64(depths.size, p->K - k);
+        tile.panels = p->panels + n_begin * p->K + k * MHA_PANEL;
+        tile.first = i == 0;
+        tile.last = i == depths.count - 1;
+        if (!copied)
+            copy_rows(p, row, rows, k, tile.depth, tile.x_stride, lane->x);
+        job->kernels->project_f32(&tile);
+    }
+    lane->copied = depths.count == 1 ? p : NULL;
+    lane->copied_row = row;
+}
+
+static void project_item(const struct job *job, struct lane *lane, int64_t item)
+{
+    struct group group = group_at(job->projections, job->n, 0);
+    while (item >= group.rows.count * group.columns) {
+        item -= group.rows.count * group.columns;
+        group = group_at(job->projections, job->n, group.end);
+    }
+    int64_t row = item / group.columns * group.rows.size, column = item % group.columns;
+    const struct mha_projection *p = &job->projections[group.begin];
+    for (; column >= columns_of(p); p++)
+        column -= columns_of(p);
+    project_rows(job, lane, p, row, min_i64(group.rows.size, p->B * p->L - row),
+                 column * ITEM_OUTPUTS);
+}
+
+static void project_lane(void *arg, int64_t index)
+{
+    struct job *job = arg;
+    struct lane lane = {
+        .x = job->scratch->x + index * job->scratch->x_floats,
+        .partial = job->scratch->partial + index * job->scratch->partial_floats,
+    };
+    for (int64_t item, end; mha_items_take(&job->items, &item, &end);)
+        for (; item < end; item++)
+            project_item(job, &lane, item);
+}
+
+void mha_project_packed(mha_context *ctx, const struct mha_projection *projections, int64_t n,
+                        const struct mha_project_scratch *scratch)
+{
+    struct job job = {
+        .kernels = ctx->kernels, .projections = projections, .n = n, .scratch = scratch
+    };
+    int64_t lanes = min_i64(scratch->lanes, mha_project_lanes(projections, n, &ctx->threads));
+    job.items.count = count_items(projections, n);
+    job.items.lanes = lanes;
+    mha_threads_run(&ctx->threads, lanes, project_lane, &job);
 }

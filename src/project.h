@@ -28,16 +28,26 @@ int64_t mha_project_panel_floats(int64_t N, int64_t K);
  * outputs of the last panel are zeros. */
 void mha_project_pack(const float *w, int64_t w_stride, int64_t N, int64_t K, float *panels);
 
-/* Scratch of packed projections. */
+/* Scratch of packed projections, for each lane. */
 struct mha_project_scratch {
-    float *x, *partial;
+    int64_t lanes;
+    int64_t x_floats; /* of one lane */
+    float *x;         /* copied rows */
+    int64_t partial_floats;
+    float *partial; /* sums between blocks of inputs */
 };
 void mha_project_lay_out(const struct mha_projection *projections, int64_t n,
-                         struct mha_arena *arena, struct mha_project_scratch *scratch);
+                         const struct mha_threads *threads, struct mha_arena *arena,
+                         struct mha_project_scratch *scratch);
 
-/* Computes all of them. Consecutive projections of the same x read it once. */
-void mha_project_packed(const struct mha_kernels *kernels, const struct mha_projection *projections,
-                        int64_t n, const struct mha_project_scratch *scratch);
+/* How many lanes the projections are worth, at most those of the scratch. */
+int64_t mha_project_lanes(const struct mha_projection *projections, int64_t n,
+                          const struct mha_threads *threads);
+
+/* Computes all of them, on threads that mha_context_prepare_threads has made for the scratch's lanes.
+ * Neighbours of the same x share its copies. */
+void mha_project_packed(mha_context *ctx, const struct mha_projection *projections, int64_t n,
+                        const struct mha_project_scratch *scratch);
 
 /* ---- by the BLAS ----------------------------------------------------------------------------- */
 

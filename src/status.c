@@ -17,6 +17,7 @@ const char *mha_status_text(mha_status status)
     case MHA_ERROR_LIMIT: return "file over a limit";
     case MHA_ERROR_NOT_FOUND: return "not found";
     case MHA_ERROR_BLAS: return "unusable BLAS";
+    case MHA_ERROR_THREAD: return "no thread";
     }
     return "unknown status";
 }

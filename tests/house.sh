@@ -31,7 +31,7 @@ findings_from() {
 # one line (the roads) none may include another.
 parts=(
     "mha" "common"
-    "status" "memory" "threads" "cpu"
+    "status" "memory" "cpu" "processors" "threads"
     "kernels/kernels"
     "context"
     "tensor" "blas" "rope" "cache" "project" "layer" "plan" "visible" "attend" "attend_grad"

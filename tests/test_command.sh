@@ -185,6 +185,7 @@ refused 2 "option --help takes no value" info --help=yes
 
 succeeds "mha info" info
 prints "info tells the version" "version     $version"
+grep -qE '^threads     [1-9][0-9]*$' stdout || fail "info tells the threads"
 grep -Eq '^level       [a-z0-9]+$' stdout || fail "a level wanted"
 grep -Eq '^processor   .' stdout || fail "a processor wanted"
 grep -Eq '^BLAS        .' stdout || fail "a BLAS wanted"
@@ -296,6 +297,10 @@ gives "a key length" "3 4 3 4" --key-lengths 1
 gives "a query length" "5 6 1 0" --query-lengths 1
 gives "the corner named" "3 4 5 6" --causal --align top-left
 gives "another key and value" "3 4 3 4" --key first.npy --value first.npy
+gives "threads" "5 6 5 6" --threads 3
+refused 2 "--threads: '0' is not a whole number from 1" run $mean --input x.npy --output no.npy \
+    --threads 0
+refused 1 "threads is 1025, wanted 0..1024" run $mean --input x.npy --output no.npy --threads 1025
 gives "the head width named" "5 6 5 6" --head-width 2 --kv-heads 1 --orientation out-in
 
 succeeds "run: top-left" run $mean --input first.npy --key x.npy --value x.npy --causal \

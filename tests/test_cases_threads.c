@@ -1,0 +1,584 @@
+/*
+ * What goes wrong with threads in libraries like this one: settings of the BLAS changed behind the
+ * host's back, children that hang after fork, layers that cannot be shared, processes full of
+ * threads nobody asked for, small calls that threads make slow, memory that grows with L * S.
+ */
+#define _GNU_SOURCE /* sched_setaffinity */
+#include "support.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZER 1
+#elif defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define THREAD_SANITIZER 1
+#elif __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#endif
+#endif
+
+/* Only OpenBLAS has them. */
+extern int openblas_get_num_threads(void) __attribute__((weak));
+extern void openblas_set_num_threads(int threads) __attribute__((weak));
+
+static mha_context *context_with(int64_t threads)
+{
+    mha_context *ctx = NULL;
+    if (mha_context_create(&(struct mha_context_options){ .threads = threads }, &ctx) != MHA_OK)
+        fail_msg("no context");
+    return ctx;
+}
+
+/* ---- the threads of this process -------------------------------------------------------------- */
+
+static int64_t count_tasks(const char *name)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    int64_t count = 0;
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        if (entry->d_name[0] == '.')
+            continue;
+        char path[300], comm[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (!file || !fgets(comm, sizeof comm, file))
+            comm[0] = '\0'; /* it has just ended */
+        if (file)
+            fclose(file);
+        comm[strcspn(comm, "\n")] = '\0';
+        count += *comm && (!name || strcmp(comm, name) == 0);
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* Workers that begin get their name, and joined threads leave /proc, a moment later. */
+static void check_workers(int64_t want)
+{
+    int64_t got = -1;
+    for (int tries = 0; tries < 2000 && got != want; tries++) {
+        got = count_tasks("mha-worker");
+        if (got != want)
+            nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    assert_int_equal(got, want);
+}
+
+/* ---- a problem of two sizes ------------------------------------------------------------------- */
+
+/* Self attention of 12 million multiply-adds, the exponentials counted: worth 7 threads. */
+enum { L = 192, H = 4, D = 32, E = H * D };
+
+struct problem {
+    float x[L * E], out[L * E];
+    struct mha_tensor t_x, t_out;   /* [1, L, H, D] */
+    struct mha_tensor rows, sums;   /* the same as [1, L, E] */
+    struct mha_inputs heads, whole; /* for mha_attention, for mha_forward */
+    struct mha_outputs heads_out, whole_out;
+};
+
+static struct problem *problem_make(void)
+{
+    struct problem *p = calloc(1, sizeof *p);
+    assert_non_null(p);
+    for (int64_t i = 0; i < L * E; i++)
+        p->x[i] = (float)(i * 7919 % 1009) / 512 - 1;
+    p->t_x = mha_tensor_4d_const(p->x, MHA_FLOAT32, 1, L, H, D);
+    p->t_out = mha_tensor_4d(p->out, MHA_FLOAT32, 1, L, H, D);
+    p->rows = mha_tensor_3d_const(p->x, MHA_FLOAT32, 1, L, E);
+    p->sums = mha_tensor_3d(p->out, MHA_FLOAT32, 1, L, E);
+    p->heads.query = &p->t_x;
+    p->heads_out.out = &p->t_out;
+    p->whole.query = p->whole.residual = &p->rows;
+    p->whole_out.out = &p->sums;
+    return p;
+}
+
+static bool is_right(const struct problem *p, const float *want)
+{
+    return memcmp(p->out, want, sizeof p->out) == 0;
+}
+
+static mha_status attend(mha_context *ctx, struct problem *p)
+{
+    memset(p->out, 0xff, sizeof p->out);
+    return mha_attention(ctx, &p->heads, NULL, &p->heads_out);
+}
+
+static mha_status forward(mha_context *ctx, const mha_layer *layer, struct problem *p)
+{
+    memset(p->out, 0xff, sizeof p->out);
+    return mha_forward(ctx, layer, &p->whole, NULL, &p->whole_out);
+}
+
+static mha_layer *layer_make(mha_context *ctx)
+{
+    static float weights[E * E];
+    for (int64_t i = 0; i < E * E; i++)
+        weights[i] = (float)(i * 104729 % 1013) / 8192 - 0.0625f;
+    struct mha_tensor w = mha_tensor_2d_const(weights, MHA_FLOAT32, E, E);
+    struct mha_layer_shape shape = { .E = E, .H = H };
+    struct mha_weights all = { .w_q = &w, .w_k = &w, .w_v = &w, .w_o = &w };
+    mha_layer *layer = NULL;
+    check_status(ctx, mha_layer_create(ctx, &shape, &all, MHA_COPY, &layer), MHA_OK);
+    return layer;
+}
+
+/* What one thread makes of both. */
+static float want_heads[L * E], want_whole[L * E];
+static mha_context *owner; /* of the layer */
+static mha_layer *layer;
+
+static int open_all(void **state)
+{
+    (void)state;
+    struct problem *p = problem_make();
+    owner = context_with(1);
+    layer = layer_make(owner);
+    check_status(owner, attend(owner, p), MHA_OK);
+    memcpy(want_heads, p->out, sizeof want_heads);
+    check_status(owner, forward(owner, layer, p), MHA_OK);
+    memcpy(want_whole, p->out, sizeof want_whole);
+    free(p);
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    mha_layer_free(layer);
+    mha_context_free(owner);
+    return 0;
+}
+
+/* ---- threads come by need and go with the context --------------------------------------------- */
+
+static void threads_by_need(void **state)
+{
+    (void)state;
+    struct problem *p = problem_make();
+    int64_t before = count_tasks(NULL);
+    mha_context *ctx = context_with(8);
+    assert_int_equal(count_tasks(NULL), before);
+
+    /* A token of a width of 512 against 128 keys: too little to wake anyone. */
+    static float token[512], keys[128 * 512], out[512];
+    struct mha_tensor q = mha_tensor_4d(token, MHA_FLOAT32, 1, 1, 8, 64);
+    struct mha_tensor k = mha_tensor_4d(keys, MHA_FLOAT32, 1, 128, 8, 64);
+    struct mha_tensor o = mha_tensor_4d(out, MHA_FLOAT32, 1, 1, 8, 64);
+    struct mha_inputs inputs = { .query = &q, .key = &k, .value = &k };
+    check_status(ctx, mha_attention(ctx, &inputs, NULL, &(struct mha_outputs){ .out = &o }), MHA_OK);
+    /* Nor does what the keys' lengths leave of a large call. */
+    int32_t length = 1;
+    struct mha_tensor lengths = mha_tensor_1d(&length, MHA_INT32, 1);
+    p->heads.key_lengths = &lengths;
+    check_status(ctx, attend(ctx, p), MHA_OK);
+    p->heads.key_lengths = NULL;
+    assert_int_equal(count_tasks(NULL), before);
+
+    for (int repeat = 0; repeat < 3; repeat++) {
+        check_status(ctx, attend(ctx, p), MHA_OK);
+        assert_true(is_right(p, want_heads));
+        check_workers(6);
+    }
+    mha_context_free(ctx);
+    check_workers(0);
+    free(p);
+}
+
+/* Each signal's bit of a mask in /proc. */
+static uint64_t bit(int signal)
+{
+    return UINT64_C(1) << (signal - 1);
+}
+
+static void workers_leave_signals_to_the_host(void **state)
+{
+    (void)state;
+    struct problem *p = problem_make();
+    mha_context *ctx = context_with(2);
+    check_status(ctx, attend(ctx, p), MHA_OK);
+    check_workers(1);
+    DIR *tasks = opendir("/proc/self/task");
+    int64_t seen = 0;
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        char path[300], line[256], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
+        FILE *file = fopen(path, "r");
+        uint64_t blocked = 0;
+        while (file && fgets(line, sizeof line, file)) {
+            sscanf(line, "Name: %31s", name);
+            sscanf(line, "SigBlk: %" SCNx64, &blocked);
+        }
+        if (file)
+            fclose(file);
+        if (strcmp(name, "mha-worker") != 0)
+            continue;
+        seen++;
+        const int left[] = { SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGALRM, SIGPIPE, SIGPROF };
+        const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL };
+        for (int64_t i = 0; i < COUNT(left); i++)
+            assert_true(blocked & bit(left[i]));
+        for (int64_t i = 0; i < COUNT(own); i++)
+            assert_false(blocked & bit(own[i]));
+    }
+    closedir(tasks);
+    assert_int_equal(seen, 1);
+    sigset_t now;
+    pthread_sigmask(SIG_BLOCK, NULL, &now);
+    assert_false(sigismember(&now, SIGUSR1));
+    mha_context_free(ctx);
+    free(p);
+}
+
+static void all_threads_are_those_of_the_affinity(void **state)
+{
+    (void)state;
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    mha_context *ctx = context_with(MHA_THREADS_ALL);
+    assert_in_range(mha_context_threads(ctx), 1, CPU_COUNT(&before));
+    CPU_ZERO(&one);
+    for (size_t cpu = 0; CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, &before))
+            CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    mha_context *pinned = context_with(MHA_THREADS_ALL);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(mha_context_threads(pinned), 1);
+    mha_context_free(pinned);
+    mha_context_free(ctx);
+}
+
+/* ---- fork ------------------------------------------------------------------------------------- */
+
+enum { SECONDS = 30 }; /* for a child that hangs; sanitizers are slow */
+
+/* A child's life: 0 when all was right, or the number of the step that was not. */
+static int live(mha_context *ctx, struct problem *p, bool grandchild)
+{
+    if (attend(ctx, p) != MHA_OK || !is_right(p, want_heads))
+        return 1;
+    if (forward(ctx, layer, p) != MHA_OK || !is_right(p, want_whole))
+        return 2;
+    if (grandchild) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(SECONDS);
+            _exit(live(ctx, p, false));
+        }
+        int status;
+        if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
+            return 3;
+    }
+    if (attend(ctx, p) != MHA_OK || !is_right(p, want_heads))
+        return 4;
+    mha_context_free(ctx);
+    return 0;
+}
+
+/* A child ends like any program, but for a search of leaks that takes longer than its life. */
+_Noreturn static void end_child(int step)
+{
+#ifdef ADDRESS_SANITIZER
+    _exit(step);
+#else
+    exit(step);
+#endif
+}
+
+static void check_child(mha_context *ctx, struct problem *p)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        alarm(SECONDS);
+        end_child(live(ctx, p, true));
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status)); /* else the alarm came */
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void fork_before_and_after_use(void **state)
+{
+    (void)state;
+#ifdef THREAD_SANITIZER
+    skip(); /* it gives up on threads that the child of a process with threads makes */
+#endif
+    struct problem *p = problem_make();
+    for (int repeat = 0; repeat < 50; repeat++) {
+        mha_context *ctx = context_with(4);
+        check_child(ctx, p);
+        for (int after = 0; after < 2; after++) {
+            check_status(ctx, attend(ctx, p), MHA_OK);
+            assert_true(is_right(p, want_heads));
+            check_child(ctx, p);
+        }
+        check_status(ctx, attend(ctx, p), MHA_OK);
+        assert_true(is_right(p, want_heads));
+        mha_context_free(ctx);
+    }
+    free(p);
+}
+
+/* The child of a process whose context was used there, and that frees it unused. */
+static void fork_and_free(void **state)
+{
+    (void)state;
+    struct problem *p = problem_make();
+    mha_context *ctx = context_with(3);
+    check_status(ctx, attend(ctx, p), MHA_OK);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(SECONDS);
+        mha_context_free(ctx);
+        _exit(0);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    mha_context_free(ctx);
+    free(p);
+}
+
+/* ---- many threads of the host ----------------------------------------------------------------- */
+
+/* A host thread with a context of its own. */
+struct host {
+    pthread_t thread;
+    pthread_barrier_t *start;
+    int64_t threads, calls;
+    bool whole; /* mha_forward, with the one layer; else mha_attention */
+    int64_t wrong;
+};
+
+static void *run_host(void *arg)
+{
+    struct host *host = arg;
+    struct problem *p = problem_make();
+    mha_context *ctx = context_with(host->threads);
+    pthread_barrier_wait(host->start);
+    for (int64_t i = 0; i < host->calls; i++) {
+        mha_status status = host->whole ? forward(ctx, layer, p) : attend(ctx, p);
+        host->wrong += status != MHA_OK || !is_right(p, host->whole ? want_whole : want_heads);
+    }
+    pthread_barrier_wait(host->start);
+    mha_context_free(ctx);
+    free(p);
+    return NULL;
+}
+
+/* Runs `count` of them; calls `meanwhile` while they work. */
+static void run_hosts(int64_t count, const struct host *kind, void (*meanwhile)(void))
+{
+    struct host *hosts = calloc((size_t)count, sizeof *hosts);
+    pthread_barrier_t start;
+    pthread_attr_t attributes;
+    assert_non_null(hosts);
+    pthread_barrier_init(&start, NULL, (unsigned)count + 1);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 1 << 20);
+    for (int64_t i = 0; i < count; i++) {
+        hosts[i] = *kind;
+        hosts[i].start = &start;
+        assert_int_equal(pthread_create(&hosts[i].thread, &attributes, run_host, &hosts[i]), 0);
+    }
+    pthread_barrier_wait(&start);
+    if (meanwhile)
+        meanwhile();
+    pthread_barrier_wait(&start);
+    for (int64_t i = 0; i < count; i++) {
+        pthread_join(hosts[i].thread, NULL);
+        assert_int_equal(hosts[i].wrong, 0);
+    }
+    pthread_attr_destroy(&attributes);
+    pthread_barrier_destroy(&start);
+    free(hosts);
+}
+
+static void contexts_of_300_threads(void **state)
+{
+    (void)state;
+    run_hosts(300, &(struct host){ .threads = 1, .calls = 2 }, NULL);
+    run_hosts(300, &(struct host){ .threads = 1, .calls = 1, .whole = true }, NULL);
+}
+
+static void one_layer_for_8_threads(void **state)
+{
+    (void)state;
+#ifdef THREAD_SANITIZER
+    const int64_t calls = 100;
+#else
+    const int64_t calls = 1000;
+#endif
+    run_hosts(8, &(struct host){ .threads = 1, .calls = calls, .whole = true }, NULL);
+    run_hosts(8, &(struct host){ .threads = 2, .calls = calls / 10, .whole = true }, NULL);
+}
+
+static int64_t tasks_at_rest, tasks_meanwhile;
+
+static void count_meanwhile(void)
+{
+    tasks_meanwhile = count_tasks(NULL);
+}
+
+static void no_threads_nobody_asked_for(void **state)
+{
+    (void)state;
+    tasks_at_rest = count_tasks(NULL);
+    run_hosts(8, &(struct host){ .threads = 1, .calls = 20 }, count_meanwhile);
+    assert_in_range(tasks_meanwhile, tasks_at_rest, tasks_at_rest + 8);
+}
+
+/* ---- the BLAS's own setting ------------------------------------------------------------------- */
+
+static void setting_meanwhile(void)
+{
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(openblas_get_num_threads(), 3);
+}
+
+static void blas_setting_is_the_hosts(void **state)
+{
+    (void)state;
+    if (!openblas_get_num_threads || !openblas_set_num_threads)
+        skip();
+    int before = openblas_get_num_threads();
+    openblas_set_num_threads(3);
+    struct problem *p = problem_make();
+    for (int64_t threads = 1; threads <= 8; threads += 7) {
+        mha_context *ctx = context_with(threads);
+        check_status(ctx, forward(ctx, layer, p), MHA_OK);
+        assert_int_equal(openblas_get_num_threads(), 3);
+        check_status(ctx, mha_forward(ctx, layer, NULL, NULL, NULL), MHA_ERROR_ARGUMENT);
+        assert_int_equal(openblas_get_num_threads(), 3);
+        mha_context_free(ctx);
+    }
+    run_hosts(4, &(struct host){ .threads = 2, .calls = 20 }, setting_meanwhile);
+    openblas_set_num_threads(before);
+    free(p);
+}
+
+/* ---- memory ----------------------------------------------------------------------------------- */
+
+static int64_t workspace(mha_context *ctx, int64_t rows, int64_t heads, int64_t kv_heads)
+{
+    struct mha_tensor q = mha_tensor_4d(NULL, MHA_FLOAT32, 1, rows, heads, 128);
+    struct mha_tensor k = mha_tensor_4d(NULL, MHA_FLOAT32, 1, rows, kv_heads, 128);
+    struct mha_inputs inputs = { .query = &q, .key = &k, .value = &k };
+    int64_t bytes = -1;
+    check_status(ctx, mha_attention_workspace(ctx, &inputs, NULL, &(struct mha_outputs){ .out = &q },
+                                              &bytes), MHA_OK);
+    return bytes;
+}
+
+static void workspace_is_a_tile_a_thread(void **state)
+{
+    (void)state;
+    mha_context *one = context_with(1), *eight = context_with(8);
+    int64_t single = workspace(one, 1024, 8, 8);
+    assert_true(single > 0);
+    assert_int_equal(workspace(one, 16384, 8, 8), single);
+    assert_int_equal(workspace(eight, 1024, 8, 8), 8 * single);
+    assert_int_equal(workspace(eight, 16384, 8, 8), 8 * single);
+    assert_true(8 * single < 64 << 20);
+    assert_true(workspace(eight, 1024, 32, 4) <= workspace(eight, 1024, 32, 32));
+    assert_true(workspace(eight, 5, 32, 4) <= workspace(eight, 5, 32, 32));
+    mha_context_free(one);
+    mha_context_free(eight);
+}
+
+/* The workspace told is the one that is used, on threads too, and a call allocates nothing more. */
+static void workspace_suffices(void **state)
+{
+    (void)state;
+    struct problem *p = problem_make();
+    for (int64_t threads = 1; threads <= 8; threads++) {
+        struct counting counting;
+        counting_init(&counting);
+        mha_context *ctx = NULL;
+        assert_int_equal(mha_context_create(&(struct mha_context_options){
+                                                .allocator = &counting.allocator,
+                                                .threads = threads }, &ctx), MHA_OK);
+        int64_t heads = 0, whole = 0;
+        check_status(ctx, mha_attention_workspace(ctx, &p->heads, NULL, &p->heads_out, &heads),
+                     MHA_OK);
+        check_status(ctx, mha_forward_workspace(ctx, layer, &p->whole, NULL, &p->whole_out, &whole),
+                     MHA_OK);
+        check_status(ctx, mha_context_reserve(ctx, heads), MHA_OK);
+        int64_t calls = counting.calls;
+        check_status(ctx, attend(ctx, p), MHA_OK);
+        assert_int_equal(counting.calls, calls);
+        check_status(ctx, mha_context_reserve(ctx, whole), MHA_OK);
+        calls = counting.calls;
+        check_status(ctx, forward(ctx, layer, p), MHA_OK);
+        assert_true(is_right(p, want_whole));
+        assert_int_equal(counting.calls, calls);
+        mha_context_free(ctx);
+        assert_int_equal(counting.live_bytes, 0);
+    }
+    free(p);
+}
+
+/* 16384 rows and keys of 8 heads: scores would take 8 GiB. A window keeps the time short. */
+static void memory_does_not_grow_with_scores(void **state)
+{
+    (void)state;
+    enum { ROWS = 16384, HEADS = 8, WIDTH = 16, ALL = ROWS * HEADS * WIDTH };
+    float *x = calloc(ALL, sizeof *x), *out = calloc(ALL, sizeof *out);
+    assert_non_null(x);
+    assert_non_null(out);
+    random_fill(x, ALL);
+    struct mha_tensor t_x = mha_tensor_4d(x, MHA_FLOAT32, 1, ROWS, HEADS, WIDTH);
+    struct mha_tensor t_out = mha_tensor_4d(out, MHA_FLOAT32, 1, ROWS, HEADS, WIDTH);
+    struct mha_options options = { .causal = 1, .window = MHA_WINDOW_LEFT, .window_left = 32 };
+    struct counting counting;
+    counting_init(&counting);
+    mha_context *ctx = NULL;
+    assert_int_equal(mha_context_create(&(struct mha_context_options){
+                                            .allocator = &counting.allocator, .threads = 8 },
+                                        &ctx), MHA_OK);
+    check_status(ctx, mha_attention(ctx, &(struct mha_inputs){ .query = &t_x }, &options,
+                                    &(struct mha_outputs){ .out = &t_out }), MHA_OK);
+    assert_in_range(counting.live_bytes, 1, 1 << 20);
+    mha_context_free(ctx);
+    free(x);
+    free(out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_by_need),
+        cmocka_unit_test(workers_leave_signals_to_the_host),
+        cmocka_unit_test(all_threads_are_those_of_the_affinity),
+        cmocka_unit_test(fork_before_and_after_use),
+        cmocka_unit_test(fork_and_free),
+        cmocka_unit_test(contexts_of_300_threads),
+        cmocka_unit_test(one_layer_for_8_threads),
+        cmocka_unit_test(no_threads_nobody_asked_for),
+        cmocka_unit_test(blas_setting_is_the_hosts),
+        cmocka_unit_test(workspace_is_a_tile_a_thread),
+        cmocka_unit_test(workspace_suffices),
+        cmocka_unit_test(memory_does_not_grow_with_scores),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
