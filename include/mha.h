@@ -523,7 +523,7 @@ enum mha_ownership {
  *
  * Returns ARGUMENT, SHAPE, TYPE, LAYOUT, OVERFLOW, MEMORY, BUSY, UNSUPPORTED (see mha_attention), or
  * BLAS when a tiny product shows
- * that the linked BLAS does not work as declared. Cost: one allocation; with MHA_COPY one pass over
+ * that the linked BLAS does not work as declared. Cost: one allocation; with MHA_COPY two, and one pass over
  * the weights.
  */
 MHA_API MHA_CHECK mha_status mha_layer_create(mha_context *ctx,

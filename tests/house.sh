@@ -34,7 +34,7 @@ parts=(
     "status" "memory" "cpu" "processors" "threads"
     "kernels/kernels"
     "context"
-    "tensor" "blas" "rope" "cache" "project" "layer" "plan" "visible" "attend" "attend_grad"
+    "tensor" "blas" "project" "pack" "layer" "plan" "visible" "attend"
 )
 road_names="forward backward residual io"
 

@@ -173,10 +173,10 @@ static const struct function functions[] = {
     { "mha_context_reserve", prepare, run_reserve, 1 },
     { "mha_attention", prepare, run_attention, 1 },
     { "mha_forward", prepare_layer, run_forward, 1 },
-    { "mha_layer_create", prepare, run_create_copy, 1 },
+    { "mha_layer_create", prepare, run_create_copy, 2 },
     { "mha_layer_create", prepare, run_create_borrow, 1 },
     { "mha_safetensors_open", prepare_path, run_open, 4 },
-    { "mha_layer_load", prepare_file, run_load, 2 },
+    { "mha_layer_load", prepare_file, run_load, 3 },
     { "mha_npy_write", prepare, run_npy, 0 },
 };
 

@@ -27,6 +27,7 @@ static const struct {
     { MHA_ERROR_LIMIT, 11, "file over a limit" },
     { MHA_ERROR_NOT_FOUND, 12, "not found" },
     { MHA_ERROR_BLAS, 13, "unusable BLAS" },
+    { MHA_ERROR_THREAD, 14, "no thread" },
 };
 
 static void numbers_and_texts(void **state)

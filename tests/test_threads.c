@@ -137,12 +137,6 @@ static void run(mha_context *ctx, const struct generated_case *c, const struct m
         fail_msg("%s: %s", c->text, mha_context_message(ctx));
 }
 
-static int64_t case_count(int64_t standard)
-{
-    const char *text = getenv("MHA_TEST_CASES");
-    return text ? strtoll(text, NULL, 10) : standard;
-}
-
 /* Runs a case on a context, all outputs at once and then without the mean, which is cut otherwise,
  * and compares with what one thread gave. */
 static void check_on(mha_context *ctx, const char *who, const struct generated_case *c,
