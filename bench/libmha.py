@@ -21,7 +21,8 @@ def tensors(*names):
 
 class ContextOptions(Structure):
     _fields_ = [("size", c_int64), ("allocator", c_void_p), ("isa", c_char_p),
-                ("message", c_char_p), ("message_bytes", c_int64)]
+                ("message", c_char_p), ("message_bytes", c_int64),
+                ("executor", c_void_p), ("threads", c_int64)]
 
 
 class Inputs(Structure):
@@ -74,6 +75,7 @@ class Library:
         mha.mha_version.restype = mha.mha_blas_text.restype = c_char_p
         mha.mha_layer_create.argtypes = [c_void_p, POINTER(LayerShape), POINTER(Weights), c_int32,
                                          POINTER(c_void_p)]
+        mha.mha_layer_pack.argtypes = [c_void_p, c_void_p, c_int32]
         mha.mha_layer_free.argtypes = [c_void_p]
         operands = [POINTER(Inputs), POINTER(Options), POINTER(Outputs)]
         mha.mha_attention.argtypes = [c_void_p, *operands]
@@ -83,9 +85,10 @@ class Library:
         bench.bench_roof_fma.argtypes = [c_char_p, c_int64]
         bench.bench_roof_read.argtypes = [c_char_p, c_int64, c_int64]
         bench.bench_roof_fma.restype = bench.bench_roof_read.restype = c_double
-        bench.bench_projection_create.argtypes = [c_int64, c_int64, c_void_p]
+        bench.bench_projection_create.argtypes = [c_char_p, c_int64, c_int64, c_int64, c_int64,
+                                                  c_void_p]
         bench.bench_projection_create.restype = c_void_p
-        bench.bench_projection_run.argtypes = [c_void_p, c_int64, c_void_p, c_void_p]
+        bench.bench_projection_run.argtypes = [c_void_p, c_void_p, c_void_p]
         bench.bench_projection_free.argtypes = [c_void_p]
         self.mha, self.bench = mha, bench
 
@@ -110,12 +113,11 @@ class Library:
 
 class Context:
     def __init__(self, library, isa, threads):
-        if threads != 1:
-            raise SystemExit("compare.py: this libmha has no threads of its own; --threads 1")
         self.library, self.mha, self.threads = library, library.mha, threads
         message = ctypes.create_string_buffer(512)
         options = ContextOptions(isa=isa.encode() if isa else None,
-                                 message=ctypes.cast(message, c_char_p), message_bytes=512)
+                                 message=ctypes.cast(message, c_char_p), message_bytes=512,
+                                 threads=threads)
         self.pointer = c_void_p()
         if self.mha.mha_context_create(byref(options), byref(self.pointer)):
             raise SystemExit(f"compare.py: {message.value.decode()}")

@@ -39,9 +39,10 @@ def contender(context, scene, operands):
 def projection(context, scene, operands):
     bench = context.library.bench
     x, w, out = operands.x, operands.weights[0], scenes.empty(scene.L, scene.D)
-    made = bench.bench_projection_create(scene.E, scene.D, w.ctypes.data)
+    made = bench.bench_projection_create(context.isa.encode(), context.threads, scene.L, scene.E,
+                                         scene.D, w.ctypes.data)
     function = bench.bench_projection_run
-    arguments = (made, scene.L, x.ctypes.data, out.ctypes.data)
+    arguments = (made, x.ctypes.data, out.ctypes.data)
     return Contender("mha", "packed", lambda: function(*arguments), lambda: out, keep=operands)
 
 

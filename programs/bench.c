@@ -15,7 +15,7 @@
 #include "command.h"
 
 static const char help_text[] =
-    "usage: mha bench [--scene NAME[,NAME]...] [--isa LEVEL] [--json FILE]\n"
+    "usage: mha bench [--scene NAME[,NAME]...] [--threads N] [--isa LEVEL] [--json FILE]\n"
     "       mha bench --list\n"
     "\n"
     "Measures the library on scenes, which are shapes that real users run, and prints a table:\n"
@@ -28,6 +28,7 @@ static const char help_text[] =
     "\n"
     "options:\n"
     "      --scene NAMES    only these scenes, with commas between them (default: all)\n"
+    "      --threads N      threads of a call (default: 1)\n"
     "      --isa LEVEL      the instruction-set level to use (default: as MHA_ISA says, or the\n"
     "                       best one)\n"
     "      --json FILE      write the numbers there too; - is the standard output, which then has\n"
@@ -132,7 +133,8 @@ static int open_context(const struct request *request, mha_context **ctx)
     struct mha_context_options options = { .size = sizeof options,
                                            .isa = request->isa,
                                            .message = message,
-                                           .message_bytes = sizeof message };
+                                           .message_bytes = sizeof message,
+                                           .threads = request->threads };
     mha_status status = mha_context_create(&options, ctx);
     if (status != MHA_OK)
         return command_fail("%s", *message ? message : mha_status_text(status));
@@ -258,6 +260,7 @@ int command_bench(int argc, char **argv)
     const struct command_option options[] = {
         { .name = "scene", .text = &request.names },
         { .name = "isa", .text = &request.isa },
+        { .name = "threads", .count = &request.threads, .least = 1 },
         { .name = "json", .text = &request.json },
         { .name = "list", .flag = &request.list },
         { .name = "help", .letter = 'h', .flag = &help },

@@ -46,6 +46,7 @@ static const struct {
     enum bench_engine engine;
     const char *suffix;
 } engines[] = {
+    { BENCH_PACKED, "" },
     { BENCH_PLAIN, "-plain" },
 };
 
@@ -213,6 +214,8 @@ static int make_layer(mha_context *ctx, const struct bench_scene *scene, uint64_
                                .w_o = &weights[3], .b_q = &biases[0], .b_k = &biases[1],
                                .b_v = &biases[2], .b_o = &biases[3] };
     mha_status status = mha_layer_create(ctx, &shape, &all, MHA_BORROW, &made->layer);
+    if (status == MHA_OK && scene->engine == BENCH_PACKED)
+        status = mha_layer_pack(ctx, made->layer, MHA_PACK_KEEP);
     return status == MHA_OK ? COMMAND_OK : command_fail_library(ctx, status);
 }
 

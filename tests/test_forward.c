@@ -1,6 +1,6 @@
 /* mha_forward on random layers against float64; what must change no bit; and the workspace queries
  * of both roads, which must be exact. */
-#include "support.h"
+#include "fixture.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,22 +11,6 @@
 #include "generated_layer.h"
 #include "layer_model.h"
 #include "reference.h"
-
-static mha_context *ctx;
-
-static int open_context(void **state)
-{
-    (void)state;
-    ctx = context_plain();
-    return 0;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    mha_context_free(ctx);
-    return 0;
-}
 
 /* ---- random layers --------------------------------------------------------------------------- */
 

@@ -1,27 +1,11 @@
 /* Packed layers: the bits of the whole road against the scalar oracle, which engine is in use, what
  * happens to the originals, failing allocations, and the workspace query. */
-#include "support.h"
+#include "fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "canonical.h"
-
-static mha_context *ctx;
-
-static int open_context(void **state)
-{
-    (void)state;
-    ctx = context_plain();
-    return 0;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    mha_context_free(ctx);
-    return 0;
-}
 
 /* A layer of unequal sizes with its weights, and rows for it. */
 struct subject {
