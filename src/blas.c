@@ -1,6 +1,9 @@
 #include "blas.h"
 
+#include <stdatomic.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cblas.h>
 
@@ -82,7 +85,7 @@ static bool worth_batching(const struct mha_gemm *problems, int64_t count)
     return count > 1;
 }
 
-void mha_blas_gemm(const struct mha_gemm *problems, int64_t count)
+static void multiply(const struct mha_gemm *problems, int64_t count)
 {
     for (int64_t first = 0; first < count; first += BATCH) {
         int64_t n = min_i64(count - first, BATCH);
@@ -96,13 +99,60 @@ void mha_blas_gemm(const struct mha_gemm *problems, int64_t count)
 
 #else
 
-void mha_blas_gemm(const struct mha_gemm *problems, int64_t count)
+static void multiply(const struct mha_gemm *problems, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         gemm(&problems[i]);
 }
 
 #endif
+
+/* ---- the gate --------------------------------------------------------------------------------- */
+
+/*
+ * OpenBLAS has buffers for a number of simultaneous calls that its build fixes (256 in Debian's, at
+ * least 50 in others) and ends the process, or crashes (0.3.21), when more threads call. So no
+ * more than these are let in from here; others wait until one comes out.
+ */
+enum { GATE = 48 };
+
+/* Calls inside, in the lower half, of the process in the upper half: what the parent's other threads
+ * were doing when they were left behind by fork does not end in the child, and counts no more. */
+static _Atomic uint64_t gate;
+
+static void enter_gate(void)
+{
+    const uint64_t process = (uint64_t)getpid() << 32;
+    uint64_t seen = atomic_load_explicit(&gate, memory_order_relaxed);
+    /* Each look comes later than the one before it: hundreds may be waiting, and nobody waits much
+     * more than twice as long as he must. */
+    struct timespec pause = { .tv_nsec = 10000 };
+    for (;;) {
+        uint64_t inside = (seen & ~(uint64_t)UINT32_MAX) == process ? seen & UINT32_MAX : 0;
+        if (inside == GATE) {
+            nanosleep(&pause, NULL);
+            pause.tv_nsec = pause.tv_nsec < 10000000 ? 2 * pause.tv_nsec : pause.tv_nsec;
+            seen = atomic_load_explicit(&gate, memory_order_relaxed);
+        } else if (atomic_compare_exchange_weak_explicit(&gate, &seen, process | (inside + 1),
+                                                         memory_order_acquire,
+                                                         memory_order_relaxed))
+            return;
+    }
+}
+
+static void leave_gate(void)
+{
+    atomic_fetch_sub_explicit(&gate, 1, memory_order_release);
+}
+
+void mha_blas_gemm(const struct mha_gemm *problems, int64_t count)
+{
+    enter_gate();
+    multiply(problems, count);
+    leave_gate();
+}
+
+/* ---- the self-check --------------------------------------------------------------------------- */
 
 /* Leading dimensions larger than the rows and all sizes different: a BLAS that reads the integers
  * as others than they are gives other numbers, or reports an error and writes nothing. */
@@ -113,8 +163,10 @@ mha_status mha_blas_check(mha_context *ctx)
     const float b[2 * 4] = { 1, 0, 2, 0, 0, 3, 1 };
     float c[2 * 3] = { 10, 20, 0, 30, 40 };
     const float wanted[2 * 3] = { 17, 29, 0, 46, 61 };
-    gemm(&(struct mha_gemm){
-        .M = 2, .N = 2, .K = 3, .A = a, .lda = 5, .B = b, .ldb = 4, .C = c, .ldc = 3 });
+    const struct mha_gemm product = {
+        .M = 2, .N = 2, .K = 3, .A = a, .lda = 5, .B = b, .ldb = 4, .C = c, .ldc = 3
+    };
+    mha_blas_gemm(&product, 1);
     REQUIRE(ctx, memcmp(c, wanted, sizeof c) == 0, MHA_ERROR_BLAS,
             "the linked BLAS fails a product of 2x3 by 3x2 (integers of another width?): got "
             "%g %g %g %g, wanted 17 29 46 61",

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,30 @@
 /* Only OpenBLAS has them. */
 extern int openblas_get_num_threads(void) __attribute__((weak));
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
+
+/* ---- in front of the BLAS, put there by the linker -------------------------------------------- */
+
+static atomic_int inside, most_inside;
+static atomic_bool hold; /* who is inside stays there */
+
+void __real_cblas_sgemm(int order, int trans_a, int trans_b, int M, int N, int K, float alpha,
+                        const float *A, int lda, const float *B, int ldb, float beta, float *C,
+                        int ldc);
+void __wrap_cblas_sgemm(int order, int trans_a, int trans_b, int M, int N, int K, float alpha,
+                        const float *A, int lda, const float *B, int ldb, float beta, float *C,
+                        int ldc);
+void __wrap_cblas_sgemm(int order, int trans_a, int trans_b, int M, int N, int K, float alpha,
+                        const float *A, int lda, const float *B, int ldb, float beta, float *C,
+                        int ldc)
+{
+    int now = atomic_fetch_add(&inside, 1) + 1, most = atomic_load(&most_inside);
+    while (now > most && !atomic_compare_exchange_weak(&most_inside, &most, now))
+        continue;
+    while (atomic_load(&hold))
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+    __real_cblas_sgemm(order, trans_a, trans_b, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
+    atomic_fetch_sub(&inside, 1);
+}
 
 static mha_context *context_with(int64_t threads)
 {
@@ -414,11 +439,57 @@ static void run_hosts(int64_t count, const struct host *kind, void (*meanwhile)(
     free(hosts);
 }
 
+enum { GATE = 48 }; /* of src/blas.c */
+
+static int full, child_status;
+static mha_status past_gate;
+static bool past_gate_right;
+
 static void contexts_of_300_threads(void **state)
 {
     (void)state;
     run_hosts(300, &(struct host){ .threads = 1, .calls = 2 }, NULL);
-    run_hosts(300, &(struct host){ .threads = 1, .calls = 1, .whole = true }, NULL);
+    run_hosts(300, &(struct host){ .threads = 1, .calls = 5, .whole = true }, NULL);
+    assert_in_range(atomic_load(&most_inside), 1, GATE);
+}
+
+/* All that may be are inside the BLAS, and others wait: attention and a child do not. */
+static void pass_a_full_gate(void)
+{
+    for (int tries = 0; tries < 10000 && atomic_load(&inside) < GATE; tries++)
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+    full = atomic_load(&inside);
+    struct problem *p = problem_make();
+    mha_context *ctx = context_with(2);
+    past_gate = attend(ctx, p);
+    past_gate_right = is_right(p, want_heads);
+    child_status = 0;
+#ifndef THREAD_SANITIZER
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(SECONDS);
+        atomic_store(&hold, false);
+        _exit(live(ctx, p, false));
+    }
+    waitpid(pid, &child_status, 0);
+#endif
+    mha_context_free(ctx);
+    free(p);
+    atomic_store(&hold, false);
+}
+
+static void full_gate(void **state)
+{
+    (void)state;
+    atomic_store(&hold, true);
+    run_hosts(GATE + 12, &(struct host){ .threads = 1, .calls = 1, .whole = true },
+              pass_a_full_gate);
+    assert_int_equal(full, GATE);
+    assert_int_equal(past_gate, MHA_OK);
+    assert_true(past_gate_right);
+    assert_int_equal(child_status, 0);
 }
 
 static void one_layer_for_8_threads(void **state)
@@ -573,6 +644,7 @@ int main(void)
         cmocka_unit_test(fork_before_and_after_use),
         cmocka_unit_test(fork_and_free),
         cmocka_unit_test(contexts_of_300_threads),
+        cmocka_unit_test(full_gate),
         cmocka_unit_test(one_layer_for_8_threads),
         cmocka_unit_test(no_threads_nobody_asked_for),
         cmocka_unit_test(blas_setting_is_the_hosts),
