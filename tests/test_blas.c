@@ -38,7 +38,7 @@ enum fault { NO_FAULT, DOES_NOTHING, NO_BETA, FORGETS_LDA, FORGETS_LDB, FORGETS_
 static enum fault fault;
 static int64_t plain_calls, batch_calls;
 
-static void multiply(int M, int N, int K, const float *A, int lda, const float *B, int ldb,
+static void multiply_by_hand(int M, int N, int K, const float *A, int lda, const float *B, int ldb,
                      float *C, int ldc)
 {
     for (int m = 0; m < M; m++)
@@ -80,7 +80,7 @@ void mock_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE tran
                 for (int k = 0; k < K; k++)
                     C[m * ldc + n] += A[m * lda + k] * B[(k * ldb + n) % (N * ldb)];
     else if (fault != DOES_NOTHING)
-        multiply(M, N, K, A, lda, B, ldb, C, ldc);
+        multiply_by_hand(M, N, K, A, lda, B, ldb, C, ldc);
 }
 
 /* What a test expects of the next batch call: the number of groups, then the size of each. */
@@ -111,7 +111,7 @@ void mock_sgemm_batch(CBLAS_ORDER order, const CBLAS_TRANSPOSE *trans_a,
         for (int i = 0; i < size; i++, problem++) {
             check_problem(M[g], N[g], K[g], alpha[g], A[problem], lda[g], B[problem], ldb[g],
                           beta[g], C[problem], ldc[g]);
-            multiply(M[g], N[g], K[g], A[problem], lda[g], B[problem], ldb[g], C[problem], ldc[g]);
+            multiply_by_hand(M[g], N[g], K[g], A[problem], lda[g], B[problem], ldb[g], C[problem], ldc[g]);
         }
     }
     assert_true(problem <= 64);
@@ -182,7 +182,7 @@ static void solve(struct list *list)
     mha_blas_gemm(list->problem, list->count);
     for (int64_t i = 0; i < list->count; i++) {
         const struct mha_gemm *p = &list->problem[i];
-        multiply((int)p->M, (int)p->N, (int)p->K, p->A, (int)p->lda, p->B, (int)p->ldb,
+        multiply_by_hand((int)p->M, (int)p->N, (int)p->K, p->A, (int)p->lda, p->B, (int)p->ldb,
                  list->start + i * list->room, (int)p->ldc);
     }
     check_same_bits("C", list->C, list->start, MOST * list->room);
