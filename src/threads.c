@@ -12,16 +12,16 @@
  *
  *     IDLE     looks for work                      -> ASLEEP by itself, ASKED or QUIT by the caller
  *     ASLEEP   waits for the condition             -> ASKED or QUIT by the caller
- *     ASKED    has a job and did not begin         -> RUNNING by itself, IDLE by the caller, who has
- *                                                     finished without it
+ *     ASKED    has a job and did not begin         -> RUNNING by itself, IDLE by the caller, who
+ *                                                     has finished without it
  *     RUNNING  works                               -> IDLE by itself, AWAITED by the caller
  *     AWAITED  works, the caller waits for         -> IDLE by itself
  *              the condition
  *     QUIT     ends
  *
  * So the two are never both waiting, one condition serves them, and a worker that the system does
- * not schedule in time delays nobody. Each change is an acquire and a release: the job is visible to
- * the worker that finds ASKED, its results to the caller who finds IDLE.
+ * not schedule in time delays nobody. Each change is an acquire and a release: the job is visible
+ * to the worker that finds ASKED, its results to the caller who finds IDLE.
  */
 enum state { IDLE, ASLEEP, ASKED, RUNNING, AWAITED, QUIT };
 

@@ -1,6 +1,6 @@
 /*
- * Threads: runs a function in several lanes at once, on workers of its own or on the host's executor,
- * and hands out the items of a call among the lanes. Only threads.c knows pthreads.
+ * Threads: runs a function in several lanes at once, on workers of its own or on the host's
+ * executor, and hands out the items of a call among the lanes. Only threads.c knows pthreads.
  *
  * How a step of a call uses it:
  *
@@ -52,24 +52,24 @@ int64_t mha_threads_lanes(const struct mha_threads *threads, double multiply_add
 int mha_threads_prepare(struct mha_threads *threads, int64_t lanes);
 
 /*
- * Runs fn(arg, lane) for lane 0 and, at the same time where possible, for some or all of the lanes up
- * to `lanes`; no lane twice. Returns when all have returned. A lane whose thread does not come
- * before lane 0 has ended is left out, so fn has to work until nothing is left, whatever its lane is.
- * Everywhere the default floating-point environment holds.
+ * Runs fn(arg, lane) for lane 0 and, at the same time where possible, for some or all of the lanes
+ * up to `lanes`; no lane twice. Returns when all have returned. A lane whose thread does not come
+ * before lane 0 has ended is left out, so fn has to work until nothing is left, whatever its lane
+ * is. Everywhere the default floating-point environment holds.
  */
 void mha_threads_run(struct mha_threads *threads, int64_t lanes,
                      void (*fn)(void *arg, int64_t lane), void *arg);
 
 /* Items 0..count-1, handed out in ascending order; shared by the lanes of a run. */
 struct mha_items {
-    _Alignas(MHA_ALIGNMENT) _Atomic int64_t next; /* alone in its cache line but for the rest here */
+    _Alignas(MHA_ALIGNMENT) _Atomic int64_t next; /* in a cache line with nothing else of the call */
     int64_t count;
     int64_t lanes;
 };
 
 /* Takes the next items, first <= item < end: many while there are many left, so that neighbours
- * meet in one lane's caches, and single ones at the end, so that no lane waits long. False when none
- * are left. */
+ * meet in one lane's caches, and single ones at the end, so that no lane waits long. False when
+ * none are left. */
 bool mha_items_take(struct mha_items *items, int64_t *first, int64_t *end);
 
 #endif

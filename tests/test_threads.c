@@ -1,6 +1,6 @@
 /*
- * Threads inside a call: bits that do not depend on them, executors of the host, threads that cannot
- * be made, the caller's floating-point environment. The linker puts three functions of this file in
+ * Threads inside a call: bits that do not depend on them, executors of the host, threads that
+ * cannot be made, the caller's floating-point environment. The linker puts three functions of this file in
  * front of the library's and the system's (--wrap): so cases of any size are spread over all lanes,
  * lanes meet in any order, and the n-th thread cannot be made.
  */
@@ -42,7 +42,8 @@ bool __wrap_mha_items_take(struct mha_items *items, int64_t *first, int64_t *end
 bool __wrap_mha_items_take(struct mha_items *items, int64_t *first, int64_t *end)
 {
     static atomic_uint turn;
-    for (unsigned yields = atomic_fetch_add(&turn, 1) * 2654435761u >> 29; spread && yields; yields--)
+    unsigned yields = atomic_fetch_add(&turn, 1) * 2654435761u >> 29;
+    for (; spread && yields; yields--)
         sched_yield();
     bool got = __real_mha_items_take(items, first, end);
     if (got && !pthread_equal(pthread_self(), caller))
@@ -201,7 +202,8 @@ struct large {
     int64_t count;
 };
 
-enum { LARGE_B = 2, LARGE_L = 131, LARGE_S = 157, LARGE_H = 6, LARGE_G = 3, LARGE_D = 17, LARGE_DV = 19 };
+enum { LARGE_B = 2, LARGE_L = 131, LARGE_S = 157, LARGE_H = 6, LARGE_G = 3 };
+enum { LARGE_D = 17, LARGE_DV = 19 };
 
 static void large_make(struct large *p)
 {
@@ -515,7 +517,8 @@ static void thread_creation_fails(void **state)
         threads_asked = 0;
         fail_thread = n;
         check_status(ctx, mha_attention(ctx, &p.inputs, NULL, &p.outputs), MHA_ERROR_THREAD);
-        check_contains(mha_context_message(ctx), "mha_attention: the system would not make a thread");
+        check_contains(mha_context_message(ctx),
+                       "mha_attention: the system would not make a thread");
         check_same_bits("untouched", p.out, untouched, p.count);
         int64_t calls = counting.calls;
         large_run(ctx, &p); /* now it can be made */
@@ -604,7 +607,8 @@ static void run_in_environment(void *user, void (*fn)(void *arg, int64_t i), voi
     assert_true(n <= COUNT(parts));
     for (int64_t i = 0; i < n; i++) {
         parts[i] = (struct part){ .fn = fn, .arg = arg, .i = i };
-        assert_int_equal(__real_pthread_create(&parts[i].thread, NULL, run_part_there, &parts[i]), 0);
+        int error = __real_pthread_create(&parts[i].thread, NULL, run_part_there, &parts[i]);
+        assert_int_equal(error, 0);
     }
     for (int64_t i = 0; i < n; i++)
         pthread_join(parts[i].thread, NULL);
@@ -690,7 +694,8 @@ static void environment_of_other_calls(void **state)
     mha_context *ctx = context_with(1, NULL);
     float x[3] = { 1, 0x1p-140f, 1 }, y[3] = { 0x1p-30f, 0x1p-140f, -0x1p-30f }, out[3];
     const float want[3] = { 1, 0x1p-139f, 1 };
-    struct mha_tensor t_x = mha_tensor_1d(x, MHA_FLOAT32, 3), t_y = mha_tensor_1d(y, MHA_FLOAT32, 3);
+    struct mha_tensor t_x = mha_tensor_1d(x, MHA_FLOAT32, 3);
+    struct mha_tensor t_y = mha_tensor_1d(y, MHA_FLOAT32, 3);
     struct mha_tensor t_out = mha_tensor_1d(out, MHA_FLOAT32, 3);
     for (int64_t i = 0; i < COUNT(environments); i++) {
         uint64_t host = environment();
@@ -741,10 +746,10 @@ static void options(void **state)
     char message[512] = "";
     struct mha_executor without = { NULL, &runs };
     mha_context *ctx = NULL;
-    assert_int_equal(mha_context_create(&(struct mha_context_options){ .executor = &without,
-                                                                       .message = message,
-                                                                       .message_bytes = sizeof message },
-                                        &ctx), MHA_ERROR_ARGUMENT);
+    struct mha_context_options given = { .executor = &without,
+                                         .message = message,
+                                         .message_bytes = sizeof message };
+    assert_int_equal(mha_context_create(&given, &ctx), MHA_ERROR_ARGUMENT);
     assert_null(ctx);
     assert_string_equal(message, "mha_context_create: executor lacks run");
     assert_int_equal(threads_asked, 0);
