@@ -36,8 +36,9 @@ struct bench_projection *bench_projection_create(const char *isa, int64_t thread
     }
     made->panels = mha_memory_allocate(&mha_memory_default,
                                        mha_project_panel_floats(N, K) * (int64_t)sizeof(float));
-    made->projection = (struct mha_projection){ .B = 1, .L = rows, .K = K, .N = N, .width = N,
-                                                .panels = made->panels };
+    made->projection = (struct mha_projection){
+        .B = 1, .L = rows, .K = K, .N = N, .width = N, .panels = made->panels
+    };
     if (!made->panels || prepare(made) != MHA_OK) {
         bench_projection_free(made);
         return NULL;

@@ -170,12 +170,12 @@ enum mha_tensor_flag {
  * output may not. Fields lie as in a DLPack DLTensor, whose arrays are copied here.
  */
 struct mha_tensor {
-    void *data;                     /* may be NULL when the tensor has no elements */
-    int32_t type;                   /* enum mha_type */
-    int32_t rank;                   /* 0 (one element) .. MHA_MAX_RANK */
-    int64_t shape[MHA_MAX_RANK];    /* sizes */
-    int64_t strides[MHA_MAX_RANK];  /* in elements */
-    int64_t flags;                  /* enum mha_tensor_flag, or-ed */
+    void *data;                    /* may be NULL when the tensor has no elements */
+    int32_t type;                  /* enum mha_type */
+    int32_t rank;                  /* 0 (one element) .. MHA_MAX_RANK */
+    int64_t shape[MHA_MAX_RANK];   /* sizes */
+    int64_t strides[MHA_MAX_RANK]; /* in elements */
+    int64_t flags;                 /* enum mha_tensor_flag, or-ed */
 };
 
 /*
@@ -214,16 +214,14 @@ MHA_API int64_t mha_tensor_count(const struct mha_tensor *tensor);
  * Return MHA_ERROR_ARGUMENT for an axis or range that is not there, MHA_ERROR_SHAPE for a product
  * that differs. Cost: a few instructions.
  */
-MHA_API MHA_CHECK mha_status mha_tensor_slice(mha_context *ctx,
-                                              const struct mha_tensor *tensor, int32_t axis,
-                                              int64_t start, int64_t length,
+MHA_API MHA_CHECK mha_status mha_tensor_slice(mha_context *ctx, const struct mha_tensor *tensor,
+                                              int32_t axis, int64_t start, int64_t length,
                                               struct mha_tensor *view);
-MHA_API MHA_CHECK mha_status mha_tensor_permute(mha_context *ctx,
-                                                const struct mha_tensor *tensor,
+MHA_API MHA_CHECK mha_status mha_tensor_permute(mha_context *ctx, const struct mha_tensor *tensor,
                                                 const int32_t *axes, struct mha_tensor *view);
-MHA_API MHA_CHECK mha_status mha_tensor_reshape(mha_context *ctx,
-                                                const struct mha_tensor *tensor, int32_t rank,
-                                                const int64_t *shape, struct mha_tensor *view);
+MHA_API MHA_CHECK mha_status mha_tensor_reshape(mha_context *ctx, const struct mha_tensor *tensor,
+                                                int32_t rank, const int64_t *shape,
+                                                struct mha_tensor *view);
 
 /* Writes the shape as "[2, 5, 384]" (a rank of 0 is "[]"), cut to `bytes` with a closing NUL;
  * returns the length of the whole text, as snprintf does. Works on any struct, malformed or not. */
@@ -263,10 +261,11 @@ struct mha_context_options {
     char *message;         /* where to explain a failure of mha_context_create, or NULL */
     int64_t message_bytes; /* its room, closing NUL included */
     const struct mha_executor *executor; /* copied; NULL: the context makes threads of its own */
-    int64_t threads;       /* how many a call may use, the calling one included: 1..MHA_MAX_THREADS,
-                            * 0 is 1, MHA_THREADS_ALL what this process may use: its affinity and
-                            * its control group's quota, as they are now. With an executor: the
-                            * largest n that its run is called with */
+
+    /* How many threads a call may use, the calling one included: 1..MHA_MAX_THREADS, 0 is 1,
+     * MHA_THREADS_ALL what this process may use: its affinity and its control group's quota, as they
+     * are now. With an executor: the largest n that its run is called with. */
+    int64_t threads;
 };
 
 /*
@@ -387,20 +386,20 @@ enum mha_window_flag {
  */
 struct mha_options {
     int64_t size;
-    int32_t scale_mode;                /* enum mha_scale_mode */
-    float scale;                       /* finite */
-    int32_t softcap_mode;              /* enum mha_softcap_mode */
-    float softcap;                     /* finite, 2^-126 <= softcap <= 2^126 */
-    int32_t mask_kind;                 /* enum mha_mask_kind */
-    int32_t causal;                    /* 0 or 1 */
-    const struct mha_tensor *mask;     /* [B, H, L, S]; an axis of size 1 is broadcast */
-    int32_t align;                     /* enum mha_align_mode */
-    int32_t window;                    /* enum mha_window_flag, or-ed */
-    const struct mha_tensor *offsets;  /* [B] int32 or int64, within +-2^62; may be negative */
-    int64_t window_left;               /* >= 0 */
-    int64_t window_right;              /* >= 0 */
-    int32_t zero_attention;            /* 1: one more key and value, all zero */
-    int32_t reserved;                  /* 0 */
+    int32_t scale_mode;               /* enum mha_scale_mode */
+    float scale;                      /* finite */
+    int32_t softcap_mode;             /* enum mha_softcap_mode */
+    float softcap;                    /* finite, 2^-126 <= softcap <= 2^126 */
+    int32_t mask_kind;                /* enum mha_mask_kind */
+    int32_t causal;                   /* 0 or 1 */
+    const struct mha_tensor *mask;    /* [B, H, L, S]; an axis of size 1 is broadcast */
+    int32_t align;                    /* enum mha_align_mode */
+    int32_t window;                   /* enum mha_window_flag, or-ed */
+    const struct mha_tensor *offsets; /* [B] int32 or int64, within +-2^62; may be negative */
+    int64_t window_left;              /* >= 0 */
+    int64_t window_right;             /* >= 0 */
+    int32_t zero_attention;           /* 1: one more key and value, all zero */
+    int32_t reserved;                 /* 0 */
 };
 
 /*
@@ -523,11 +522,10 @@ enum mha_ownership {
  *
  * Returns ARGUMENT, SHAPE, TYPE, LAYOUT, OVERFLOW, MEMORY, BUSY, UNSUPPORTED (see mha_attention), or
  * BLAS when a tiny product shows
- * that the linked BLAS does not work as declared. Cost: one allocation; with MHA_COPY two, and one pass over
- * the weights.
+ * that the linked BLAS does not work as declared. Cost: one allocation; with MHA_COPY two, and one
+ * pass over the weights.
  */
-MHA_API MHA_CHECK mha_status mha_layer_create(mha_context *ctx,
-                                              const struct mha_layer_shape *shape,
+MHA_API MHA_CHECK mha_status mha_layer_create(mha_context *ctx, const struct mha_layer_shape *shape,
                                               const struct mha_weights *weights, int32_t ownership,
                                               mha_layer **layer);
 
@@ -552,10 +550,7 @@ MHA_API struct mha_layer_shape mha_layer_get_shape(const mha_layer *layer);
  */
 MHA_API MHA_CHECK mha_status mha_layer_pack(mha_context *ctx, mha_layer *layer, int32_t originals);
 
-enum mha_originals {
-    MHA_PACK_KEEP = 0,
-    MHA_PACK_DROP = 1
-};
+enum mha_originals { MHA_PACK_KEEP = 0, MHA_PACK_DROP = 1 };
 
 /* Says that the matrices were written to: panels are discarded, and the layer goes through the BLAS
  * until it is packed again. Returns ARGUMENT when the originals were dropped, BUSY. */
@@ -672,8 +667,7 @@ MHA_API MHA_CHECK mha_status mha_safetensors_shape(mha_context *ctx, const mha_s
 /* Reads a tensor into memory of the same shape, converting between float types where they differ.
  * Returns NOT_FOUND, SHAPE, TYPE, LAYOUT, FILE, ARGUMENT, BUSY. */
 MHA_API MHA_CHECK mha_status mha_safetensors_read(mha_context *ctx, const mha_safetensors *file,
-                                                  const char *name,
-                                                  const struct mha_tensor *into);
+                                                  const char *name, const struct mha_tensor *into);
 
 /* How the weights are called in a file. Each name follows the prefix directly. */
 enum mha_naming {
@@ -686,10 +680,10 @@ enum mha_naming {
 /* How the rows of the three projections lie in the file. Never guessed: a square or equal size says
  * nothing. */
 enum mha_fusion {
-    MHA_FUSION_SEPARATE = 1,  /* three matrices */
-    MHA_FUSION_BLOCKS = 2,    /* one: all rows of Q, then of K, then of V (PyTorch's in_proj) */
-    MHA_FUSION_PER_HEAD = 3,  /* one: q, k, v rows of head 0, then of head 1, ...; needs G = H */
-    MHA_FUSION_PER_GROUP = 4  /* one: for each key/value head the q rows of its query heads, then its
+    MHA_FUSION_SEPARATE = 1, /* three matrices */
+    MHA_FUSION_BLOCKS = 2,   /* one: all rows of Q, then of K, then of V (PyTorch's in_proj) */
+    MHA_FUSION_PER_HEAD = 3, /* one: q, k, v rows of head 0, then of head 1, ...; needs G = H */
+    MHA_FUSION_PER_GROUP = 4 /* one: for each key/value head the q rows of its query heads, then its
                                * k rows, then its v rows */
 };
 
@@ -700,9 +694,10 @@ enum mha_orientation {
 
 struct mha_layer_source {
     int64_t size;
-    const char *prefix;  /* put before every name, with its dot: "encoder.layer.0.attention."; NULL: "" */
-    int32_t naming;      /* enum mha_naming; needed */
-    int32_t fusion;      /* enum mha_fusion; needed. PyTorch's bias is in_proj_bias also beside
+    const char
+        *prefix;    /* before every name, with its dot: "encoder.layer.0.attention."; NULL: "" */
+    int32_t naming; /* enum mha_naming; needed */
+    int32_t fusion; /* enum mha_fusion; needed. PyTorch's bias is in_proj_bias also beside
                           * separate matrices, where it is always in blocks */
     int32_t orientation; /* enum mha_orientation */
     int32_t reserved;    /* 0 */

@@ -89,7 +89,8 @@ static int choose(const char *names, struct bench_result **chosen, int64_t *n)
             (*chosen)[(*n)++].scene = scene;
     if (names && *n != named)
         return command_wrong("--scene: '%s' holds a name that is none, or one twice; "
-                             "'mha bench --list' prints them", names);
+                             "'mha bench --list' prints them",
+                             names);
     return COMMAND_OK;
 }
 
@@ -102,8 +103,8 @@ static void print_scenes(void)
         static const char *const what[] = { "attention", "plain", "packed" };
         printf("%-20s  %-9s  %4" PRId64 " %4" PRId64 " %4" PRId64 " %5" PRId64 " %5" PRId64
                " %4" PRId64 " %5" PRId64 "  ",
-               scene.name, what[scene.engine], scene.B, scene.H, scene.G, scene.L, scene.S,
-               scene.D, scene.E);
+               scene.name, what[scene.engine], scene.B, scene.H, scene.G, scene.L, scene.S, scene.D,
+               scene.E);
         printf("%s", scene.causal ? "causal " : "");
         printf("%s", scene.bias ? "bias " : "");
         if (scene.window)

@@ -15,8 +15,7 @@
 enum { SAMPLED_ROWS = 16 };
 
 /* The keys lo <= j < hi that query l of sample b sees. */
-static void visible(const struct bench_scene *scene, int64_t b, int64_t l, int64_t *lo,
-                    int64_t *hi)
+static void visible(const struct bench_scene *scene, int64_t b, int64_t l, int64_t *lo, int64_t *hi)
 {
     int64_t length = scene->lengths ? scene->lengths[b] : scene->S;
     *lo = scene->window && l + 1 > scene->window ? l + 1 - scene->window : 0;

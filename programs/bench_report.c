@@ -32,8 +32,7 @@ static void print_row(const struct bench_report *report, const struct bench_resu
 {
     printf("%-20s", result->scene.name);
     if (!result->right) {
-        printf("  WRONG: error %.2g, allowed %.2g\n", result->verdict.error,
-               result->verdict.bound);
+        printf("  WRONG: error %.2g, allowed %.2g\n", result->verdict.error, result->verdict.bound);
         return;
     }
     printf("  %10.4f  %10.4f  %6.1f  %8.1f  %6.1f", 1e3 * result->median, 1e3 * result->least,

@@ -194,8 +194,8 @@ enum { TRIES = 5, LEAVE = TRIES + 1 };
 struct team {
     const struct level *level;
     const float *data;
-    int64_t rounds;  /* how often the work is done in one try */
-    int64_t amount;  /* of one thread and round: steps, or blocks when there is data */
+    int64_t rounds;      /* how often the work is done in one try */
+    int64_t amount;      /* of one thread and round: steps, or blocks when there is data */
     atomic_int begun;    /* tries that the leader has begun, or LEAVE: there is nothing to do */
     atomic_int finished; /* tries that followers have finished, all together */
 };

@@ -25,8 +25,7 @@ static const struct bench_scene attentions[] = {
     { "long8k", .B = 1, .H = 4, .G = 4, .L = 8192, .S = 8192, .D = 64, .causal = true },
     { "window8k", .B = 1, .H = 4, .G = 4, .L = 8192, .S = 8192, .D = 64, .causal = true,
       .window = 512 },
-    { "padded", .B = 8, .H = 12, .G = 12, .L = 128, .S = 128, .D = 64,
-      .lengths = padded_lengths },
+    { "padded", .B = 8, .H = 12, .G = 12, .L = 128, .S = 128, .D = 64, .lengths = padded_lengths },
 };
 
 static const struct bench_scene layers[] = {
@@ -156,8 +155,7 @@ static struct mha_tensor heads_view(float *data, int64_t B, int64_t L, int64_t H
     return view;
 }
 
-static int make_attention(const struct bench_scene *scene, uint64_t *state,
-                          struct bench_case *made)
+static int make_attention(const struct bench_scene *scene, uint64_t *state, struct bench_case *made)
 {
     int64_t B = scene->B, H = scene->H, G = scene->G, L = scene->L, S = scene->S, D = scene->D;
     made->query = random_array(state, B * H * L * D, 1);
@@ -210,9 +208,14 @@ static int make_layer(mha_context *ctx, const struct bench_scene *scene, uint64_
     made->out_view = mha_tensor_3d(made->out, MHA_FLOAT32, B, L, E);
 
     struct mha_layer_shape shape = { .E = E, .H = scene->H };
-    struct mha_weights all = { .w_q = &weights[0], .w_k = &weights[1], .w_v = &weights[2],
-                               .w_o = &weights[3], .b_q = &biases[0], .b_k = &biases[1],
-                               .b_v = &biases[2], .b_o = &biases[3] };
+    struct mha_weights all = { .w_q = &weights[0],
+                               .w_k = &weights[1],
+                               .w_v = &weights[2],
+                               .w_o = &weights[3],
+                               .b_q = &biases[0],
+                               .b_k = &biases[1],
+                               .b_v = &biases[2],
+                               .b_o = &biases[3] };
     mha_status status = mha_layer_create(ctx, &shape, &all, MHA_BORROW, &made->layer);
     if (status == MHA_OK && scene->engine == BENCH_PACKED)
         status = mha_layer_pack(ctx, made->layer, MHA_PACK_KEEP);

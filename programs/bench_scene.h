@@ -17,7 +17,7 @@ struct bench_scene {
     char name[32];
     enum bench_engine engine;
     int64_t B, H, G, L, S, D;
-    int64_t E;              /* model width of a layer, 0 for attention alone */
+    int64_t E; /* model width of a layer, 0 for attention alone */
     bool causal;
     int64_t window;         /* keys that a query sees, its own among them; 0: no limit */
     bool bias;              /* an additive bias [H, L, S], the same for all samples */

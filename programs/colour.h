@@ -9,11 +9,7 @@
 
 /* Shades are 0 (the lowest value) to COLOUR_TOP (the highest), and COLOUR_OTHER for NaN and
  * infinities. */
-enum {
-    COLOUR_TOP = 255,
-    COLOUR_OTHER = 256,
-    COLOUR_SHADES
-};
+enum { COLOUR_TOP = 255, COLOUR_OTHER = 256, COLOUR_SHADES };
 
 struct colour {
     double red, green, blue; /* sRGB, 0..1 */

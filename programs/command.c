@@ -83,8 +83,12 @@ int command_finish(int code)
 static size_t decode(const unsigned char *text, uint32_t *character)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    size_t bytes = text[0] < 0x80 ? 1 : text[0] < 0xc0 ? 0 : text[0] < 0xe0 ? 2
-                   : text[0] < 0xf0 ? 3 : text[0] < 0xf8 ? 4 : 0;
+    size_t bytes = text[0] < 0x80   ? 1
+                   : text[0] < 0xc0 ? 0
+                   : text[0] < 0xe0 ? 2
+                   : text[0] < 0xf0 ? 3
+                   : text[0] < 0xf8 ? 4
+                                    : 0;
     if (bytes == 0)
         return 0;
     uint32_t number = bytes == 1 ? text[0] : text[0] & (0x7fu >> bytes);

@@ -52,16 +52,16 @@ struct command_word {
 /* An option of a command. Exactly one of the pointers from `flag` to `word` is set and says what
  * the option takes and where that goes. A table of options ends with a NULL name. */
 struct command_option {
-    const char *name;                 /* without the dashes */
-    char letter;                      /* the short form, or 0 */
-    bool *flag;                       /* no value */
-    const char **text;                /* any text */
-    int64_t *count;                   /* a whole number, at least `least` */
-    float *real;                      /* a finite float32 */
-    int32_t *word;                    /* one of `words`, which end with a NULL name */
+    const char *name;  /* without the dashes */
+    char letter;       /* the short form, or 0 */
+    bool *flag;        /* no value */
+    const char **text; /* any text */
+    int64_t *count;    /* a whole number, at least `least` */
+    float *real;       /* a finite float32 */
+    int32_t *word;     /* one of `words`, which end with a NULL name */
     int64_t least;
     const struct command_word *words;
-    bool *given;                      /* set when the option was there; may be NULL */
+    bool *given; /* set when the option was there; may be NULL */
 };
 
 /* The place of the file that writing to `path` makes or replaces: absolute, links followed, also

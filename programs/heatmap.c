@@ -112,7 +112,8 @@ static int read_labels(const char *path, int64_t drawn, int64_t size, struct lab
     fclose(file);
     if (code == COMMAND_OK && labels->count < drawn)
         code = command_fail("%s has %" PRId64 " labels for %" PRId64 " to draw; --rows and "
-                            "--columns draw fewer", path, labels->count, drawn);
+                            "--columns draw fewer",
+                            path, labels->count, drawn);
     if (code == COMMAND_OK && labels->count > size)
         code = command_fail("%s has more labels than the %" PRId64 " of the axis", path, size);
     return code;
@@ -180,8 +181,8 @@ static int read_cells(mha_context *ctx, const struct request *request, struct mh
         return command_fail("%s holds %s, must hold floats", request->weights,
                             mha_type_text(weights->type));
     if (weights->rank < 2 || weights->rank > 4)
-        return command_fail("%s is %s, must be [B, H, L, S], [H, L, S] or [L, S]",
-                            request->weights, command_shape(weights, shape));
+        return command_fail("%s is %s, must be [B, H, L, S], [H, L, S] or [L, S]", request->weights,
+                            command_shape(weights, shape));
     if (mha_tensor_count(weights) == 0)
         return command_fail("%s is %s: there is nothing to draw", request->weights,
                             command_shape(weights, shape));
@@ -195,7 +196,8 @@ static int draw(mha_context *ctx, const struct request *request, const struct mh
     int64_t S = weights->shape[weights->rank - 1];
     if (request->labels && L != S)
         return command_fail("--labels is for as many queries as keys, not %" PRId64 " and %" PRId64
-                            "; --query-labels and --key-labels tell them apart", L, S);
+                            "; --query-labels and --key-labels tell them apart",
+                            L, S);
     struct mha_tensor cells = *weights;
     int code = crop(ctx, request, &cells);
     const char *row_labels = request->labels ? request->labels : request->query_labels;
@@ -229,7 +231,9 @@ static int parse(int argc, char **argv, struct request *request, bool *help)
         { .name = "sample", .count = &request->sample },
         { .name = "head", .count = &request->head, .given = &request->one_head },
         { .name = "rows", .count = &request->rows, .least = 1, .given = &request->fewer_rows },
-        { .name = "columns", .count = &request->columns, .least = 1,
+        { .name = "columns",
+          .count = &request->columns,
+          .least = 1,
           .given = &request->fewer_columns },
         { .name = "labels", .text = &request->labels },
         { .name = "query-labels", .text = &request->query_labels },

@@ -9,7 +9,8 @@
 static const char help_text[] =
     "usage: mha info\n"
     "\n"
-    "Tells the library's version, the processor's name, how many threads this process may use, the\n"
+    "Tells the library's version, the processor's name, how many threads this process may use, "
+    "the\n"
     "instruction-set level in use and the BLAS found, one a line.\n"
     "\n"
     "options:\n"

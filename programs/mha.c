@@ -31,10 +31,8 @@ static const struct {
     const char *title; /* what its errors begin with */
     int (*run)(int argc, char **argv);
 } commands[] = {
-    { "info", "mha info", command_info },
-    { "inspect", "mha inspect", command_inspect },
-    { "run", "mha run", command_run },
-    { "heatmap", "mha heatmap", command_heatmap },
+    { "info", "mha info", command_info },    { "inspect", "mha inspect", command_inspect },
+    { "run", "mha run", command_run },       { "heatmap", "mha heatmap", command_heatmap },
     { "bench", "mha bench", command_bench },
 };
 

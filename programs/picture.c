@@ -36,9 +36,9 @@ static const double BAR_WIDTH = 12;
 struct axis {
     char *const *labels; /* NULL: numbers */
     int64_t count;
-    int64_t step;        /* only each step-th is drawn */
+    int64_t step; /* only each step-th is drawn */
     double font;
-    double longest;      /* of the labels drawn */
+    double longest; /* of the labels drawn */
 };
 
 struct layout {
@@ -46,11 +46,11 @@ struct layout {
     struct range range;
     struct colour palette[COLOUR_SHADES];
     struct axis rows, columns;
-    double cell;                  /* side of a cell */
-    double slant;                 /* angle of the column labels; they rise to the right */
-    int64_t across, down;         /* panels */
-    double width, height;         /* of a panel */
-    double pitch_x, pitch_y;      /* from panel to panel */
+    double cell;             /* side of a cell */
+    double slant;            /* angle of the column labels; they rise to the right */
+    int64_t across, down;    /* panels */
+    double width, height;    /* of a panel */
+    double pitch_x, pitch_y; /* from panel to panel */
     double column_label_height;
 };
 

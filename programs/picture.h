@@ -8,17 +8,14 @@
 #include "mha.h"
 
 struct picture {
-    struct mha_tensor cells;     /* [panels, rows, columns] float32 */
-    int64_t first_head;          /* panels are titled "head N" from here on; negative: no titles */
-    const char *title;           /* above everything; NULL: none */
-    char *const *row_labels;     /* one a row; NULL: numbers */
-    char *const *column_labels;  /* one a column; NULL: numbers */
+    struct mha_tensor cells;    /* [panels, rows, columns] float32 */
+    int64_t first_head;         /* panels are titled "head N" from here on; negative: no titles */
+    const char *title;          /* above everything; NULL: none */
+    char *const *row_labels;    /* one a row; NULL: numbers */
+    char *const *column_labels; /* one a column; NULL: numbers */
 };
 
-enum picture_format {
-    PICTURE_PNG = 1,
-    PICTURE_SVG = 2
-};
+enum picture_format { PICTURE_PNG = 1, PICTURE_SVG = 2 };
 
 /* The format that the suffix of `path` names, 0 for any other. */
 int32_t picture_format(const char *path);

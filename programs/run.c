@@ -51,7 +51,8 @@ static const char help_text[] =
     "      --zero-attention        one more key and value, all zero\n"
     "\n"
     "work:\n"
-    "      --threads N             threads to attend with (default: 1); the results do not depend on\n"
+    "      --threads N             threads to attend with (default: 1); the results do not depend "
+    "on\n"
     "                              it, bit for bit\n"
     "\n"
     "results:\n"
@@ -88,19 +89,20 @@ struct arrays {
     bool single; /* the input has no B axis, and neither have the results */
 };
 
-static const struct command_word namings[] = {
-    { "torch", MHA_NAMING_TORCH }, { "bert", MHA_NAMING_BERT }, { 0 }
-};
-static const struct command_word fusions[] = {
-    { "separate", MHA_FUSION_SEPARATE }, { "blocks", MHA_FUSION_BLOCKS },
-    { "per-head", MHA_FUSION_PER_HEAD }, { "per-group", MHA_FUSION_PER_GROUP }, { 0 }
-};
-static const struct command_word orientations[] = {
-    { "out-in", MHA_OUT_IN }, { "in-out", MHA_IN_OUT }, { 0 }
-};
-static const struct command_word corners[] = {
-    { "top-left", MHA_ALIGN_TOP_LEFT }, { "bottom-right", MHA_ALIGN_BOTTOM_RIGHT }, { 0 }
-};
+static const struct command_word namings[] = { { "torch", MHA_NAMING_TORCH },
+                                               { "bert", MHA_NAMING_BERT },
+                                               { 0 } };
+static const struct command_word fusions[] = { { "separate", MHA_FUSION_SEPARATE },
+                                               { "blocks", MHA_FUSION_BLOCKS },
+                                               { "per-head", MHA_FUSION_PER_HEAD },
+                                               { "per-group", MHA_FUSION_PER_GROUP },
+                                               { 0 } };
+static const struct command_word orientations[] = { { "out-in", MHA_OUT_IN },
+                                                    { "in-out", MHA_IN_OUT },
+                                                    { 0 } };
+static const struct command_word corners[] = { { "top-left", MHA_ALIGN_TOP_LEFT },
+                                               { "bottom-right", MHA_ALIGN_BOTTOM_RIGHT },
+                                               { 0 } };
 static const struct command_word mask_kinds[] = {
     { "keep", MHA_MASK_KEEP }, { "drop", MHA_MASK_DROP }, { "additive", MHA_MASK_ADDITIVE }, { 0 }
 };
@@ -133,9 +135,9 @@ static int check_request(const struct request *request)
         bool given;
         const char *name;
     } needed[] = {
-        { request->weights, "weights" },       { request->source.naming, "naming" },
-        { request->source.fusion, "fusion" },  { request->shape.H, "heads" },
-        { request->input, "input" },           { request->output, "output" },
+        { request->weights, "weights" },      { request->source.naming, "naming" },
+        { request->source.fusion, "fusion" }, { request->shape.H, "heads" },
+        { request->input, "input" },          { request->output, "output" },
     };
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
         if (!needed[i].given)

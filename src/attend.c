@@ -43,7 +43,8 @@ void mha_attend_lay_out(const struct mha_plan *plan, const struct mha_threads *t
     /* By shapes alone, which is all that a workspace query has. Of a layer's plan `out` may still be
      * missing here. */
     double keys = (double)plan->S + (double)plan->extras;
-    double work = (double)plan->B * (double)plan->H * (double)plan->L * keys * pair_work(plan, true);
+    double work = (double)plan->B * (double)plan->H * (double)plan->L * keys
+                  * pair_work(plan, true);
     scratch->lanes = mha_threads_lanes(threads, work, cut_call(plan).items);
     scratch->tiles = mha_arena_floats(arena, scratch->lanes, 1,
                                       mha_attend_tile_floats(plan->D, plan->Dv));
@@ -172,7 +173,8 @@ static void attend_list_tile(const struct job *job, const struct mha_visible *sa
     int64_t left_in_list = job->cut.rows - first % job->cut.rows;
     tile->extra_k = job->scratch->extra_k + g * plan->extras * plan->D;
     tile->extra_v = job->scratch->extra_v + g * plan->extras * plan->Dv;
-    attend_tile(job->kernels, plan, sample, tile, b, g, first, min_i64(MHA_TILE_ROWS, left_in_list));
+    attend_tile(job->kernels, plan, sample, tile, b, g, first,
+                min_i64(MHA_TILE_ROWS, left_in_list));
 }
 
 static void attend_item(const struct job *job, struct mha_attend_tile *tile, int64_t item)

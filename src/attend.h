@@ -6,10 +6,10 @@
 
 /* Memory of the core, from the call's arena. */
 struct mha_attend_scratch {
-    int64_t lanes;   /* how many may run at once */
-    float *tiles;    /* the kernel's, for one tile of each lane */
-    float *extra_k;  /* [G, extras, D] */
-    float *extra_v;  /* [G, extras, Dv] */
+    int64_t lanes;  /* how many may run at once */
+    float *tiles;   /* the kernel's, for one tile of each lane */
+    float *extra_k; /* [G, extras, D] */
+    float *extra_v; /* [G, extras, Dv] */
 };
 void mha_attend_lay_out(const struct mha_plan *plan, const struct mha_threads *threads,
                         struct mha_arena *arena, struct mha_attend_scratch *scratch);

@@ -27,8 +27,8 @@ const char *mha_blas_text(void)
 
 static void gemm(const struct mha_gemm *p)
 {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->M, (int)p->N, (int)p->K, 1.0f, p->A,
-                (int)p->lda, p->B, (int)p->ldb, 1.0f, p->C, (int)p->ldc);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->M, (int)p->N, (int)p->K, 1.0f,
+                p->A, (int)p->lda, p->B, (int)p->ldb, 1.0f, p->C, (int)p->ldc);
 }
 
 #ifdef MHA_HAVE_SGEMM_BATCH
@@ -79,8 +79,7 @@ static void gemm_batch(const struct mha_gemm *problems, int64_t count)
 static bool worth_batching(const struct mha_gemm *problems, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        if ((double)problems[i].M * (double)problems[i].N * (double)problems[i].K
-            <= BATCH_MIN_WORK)
+        if ((double)problems[i].M * (double)problems[i].N * (double)problems[i].K <= BATCH_MIN_WORK)
             return false;
     return count > 1;
 }

@@ -170,9 +170,8 @@ static mha_status choose_threads(mha_context *ctx, const struct mha_context_opti
     mha_status status = MHA_OK;
     int64_t count = options->threads;
     REQUIRE(ctx, (count >= 0 && count <= MHA_MAX_THREADS) || count == MHA_THREADS_ALL,
-            MHA_ERROR_ARGUMENT,
-            "threads is %" PRId64 ", wanted 0..%d or MHA_THREADS_ALL (%d)", count, MHA_MAX_THREADS,
-            MHA_THREADS_ALL);
+            MHA_ERROR_ARGUMENT, "threads is %" PRId64 ", wanted 0..%d or MHA_THREADS_ALL (%d)",
+            count, MHA_MAX_THREADS, MHA_THREADS_ALL);
     REQUIRE(ctx, !options->executor || options->executor->run, MHA_ERROR_ARGUMENT,
             "executor lacks run");
     int64_t allowed = count == 0 || count == 1 ? 1 : mha_processors_allowed();

@@ -12,9 +12,9 @@
 
 struct mha_context {
     _Alignas(MHA_ALIGNMENT) atomic_flag busy; /* set while a call runs */
-    int host_errno;                    /* errno and floating-point environment as the call */
-    uint64_t host_floats;              /* found them */
-    const char *function;              /* public name of the running call, put before its message */
+    int host_errno;                           /* errno and floating-point environment as the call */
+    uint64_t host_floats;                     /* found them */
+    const char *function; /* public name of the running call, put before its message */
     struct mha_allocator allocator;
     struct mha_threads threads;
     const struct mha_kernels *kernels; /* of the level in use */

@@ -9,8 +9,8 @@ struct call {
 
     struct mha_projection in[3]; /* to q, k and v */
     int64_t n_in;
-    struct mha_projection out; /* W_O, with the residual */
-    int64_t n_out;             /* 0 when the output is the core's own */
+    struct mha_projection out;          /* W_O, with the residual */
+    int64_t n_out;                      /* 0 when the output is the core's own */
     struct mha_project_scratch project; /* of a packed layer */
     struct mha_gemm *problems;          /* of any other */
 };
@@ -30,8 +30,8 @@ static struct mha_view head_major(float *data, int64_t L, int64_t heads, int64_t
 }
 
 static struct mha_projection projection(const mha_layer *layer, enum mha_weight w,
-                                        enum mha_weight b, int64_t B, int64_t L,
-                                        struct mha_view x, struct mha_view y, int64_t width)
+                                        enum mha_weight b, int64_t B, int64_t L, struct mha_view x,
+                                        struct mha_view y, int64_t width)
 {
     const struct mha_tensor *weight = &layer->weight[w];
     return (struct mha_projection){
@@ -97,10 +97,9 @@ static void lay_out_engine(const mha_context *ctx, struct call *c, struct mha_ar
     if (c->layer->packed)
         mha_project_lay_out(all, n, &ctx->threads, arena, &c->project);
     else
-        c->problems = mha_arena_take(arena,
-                                     max_i64(mha_project_count(c->in, c->n_in),
-                                             mha_project_count(&c->out, c->n_out)),
-                                     sizeof *c->problems);
+        c->problems = mha_arena_take(
+            arena, max_i64(mha_project_count(c->in, c->n_in), mha_project_count(&c->out, c->n_out)),
+            sizeof *c->problems);
 }
 
 static void project(mha_context *ctx, const struct call *c,

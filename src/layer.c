@@ -36,9 +36,9 @@ static void weight_rules(const struct mha_layer_shape *s, struct weight_rule *ru
 static void list_weights(const struct mha_weights *w, const struct mha_tensor **list)
 {
     const struct mha_tensor *const all[MHA_WEIGHTS] = {
-        [MHA_W_Q] = w->w_q, [MHA_W_K] = w->w_k, [MHA_W_V] = w->w_v,       [MHA_W_O] = w->w_o,
-        [MHA_B_Q] = w->b_q, [MHA_B_K] = w->b_k, [MHA_B_V] = w->b_v,       [MHA_B_O] = w->b_o,
-        [MHA_BIAS_K] = w->bias_k,               [MHA_BIAS_V] = w->bias_v,
+        [MHA_W_Q] = w->w_q,       [MHA_W_K] = w->w_k,       [MHA_W_V] = w->w_v, [MHA_W_O] = w->w_o,
+        [MHA_B_Q] = w->b_q,       [MHA_B_K] = w->b_k,       [MHA_B_V] = w->b_v, [MHA_B_O] = w->b_o,
+        [MHA_BIAS_K] = w->bias_k, [MHA_BIAS_V] = w->bias_v,
     };
     memcpy(list, all, sizeof all);
 }
@@ -107,8 +107,9 @@ static mha_status check_weight(mha_context *ctx, const struct weight_rule *rule,
             "%s has the row stride %" PRId64 ", more than the %" PRId64 " of a BLAS integer",
             rule->name, stride, MHA_BLAS_MAX);
     REQUIRE(ctx, tensor->rank < 2 || tensor->shape[0] <= 1 || stride >= tensor->shape[1],
-            MHA_ERROR_LAYOUT, "%s has the row stride %" PRId64 ", wanted at least the %" PRId64
-            " of a row", rule->name, stride, tensor->shape[1]);
+            MHA_ERROR_LAYOUT,
+            "%s has the row stride %" PRId64 ", wanted at least the %" PRId64 " of a row",
+            rule->name, stride, tensor->shape[1]);
 done:
     return status;
 }
@@ -259,9 +260,16 @@ struct mha_weights mha_layer_get_weights(const mha_layer *layer)
             w[i] = &layer->weight[i];
     return (struct mha_weights){
         .size = sizeof(struct mha_weights),
-        .w_q = w[MHA_W_Q], .w_k = w[MHA_W_K], .w_v = w[MHA_W_V],       .w_o = w[MHA_W_O],
-        .b_q = w[MHA_B_Q], .b_k = w[MHA_B_K], .b_v = w[MHA_B_V],       .b_o = w[MHA_B_O],
-        .bias_k = w[MHA_BIAS_K],              .bias_v = w[MHA_BIAS_V],
+        .w_q = w[MHA_W_Q],
+        .w_k = w[MHA_W_K],
+        .w_v = w[MHA_W_V],
+        .w_o = w[MHA_W_O],
+        .b_q = w[MHA_B_Q],
+        .b_k = w[MHA_B_K],
+        .b_v = w[MHA_B_V],
+        .b_o = w[MHA_B_O],
+        .bias_k = w[MHA_BIAS_K],
+        .bias_v = w[MHA_BIAS_V],
     };
 }
 

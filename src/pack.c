@@ -45,9 +45,9 @@ static struct parts cut(int64_t n, int64_t most)
  * rows, then by projection, then by outputs.
  */
 struct group {
-    int64_t begin, end;  /* projections */
+    int64_t begin, end; /* projections */
     struct parts rows;
-    int64_t columns;     /* items for some rows, of all projections together */
+    int64_t columns; /* items for some rows, of all projections together */
 };
 
 static int64_t columns_of(const struct mha_projection *p)
@@ -64,7 +64,8 @@ static bool same_rows(const struct mha_projection *p, const struct mha_projectio
 static struct group group_at(const struct mha_projection *projections, int64_t n, int64_t begin)
 {
     const struct mha_projection *p = &projections[begin];
-    struct group group = { .begin = begin, .end = begin,
+    struct group group = { .begin = begin,
+                           .end = begin,
                            .rows = cut(p->B * p->L, MHA_PROJECT_ROWS) };
     for (; group.end < n && same_rows(p, &projections[group.end]); group.end++)
         group.columns += columns_of(&projections[group.end]);

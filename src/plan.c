@@ -112,8 +112,10 @@ static mha_status check_heads(const struct draft *d)
     const struct {
         const char *what;
         int64_t size;
-    } sizes[] = { { "query heads H", p->H }, { "key/value heads G", p->G },
-                  { "head width D", p->D }, { "value head width Dv", p->Dv } };
+    } sizes[] = { { "query heads H", p->H },
+                  { "key/value heads G", p->G },
+                  { "head width D", p->D },
+                  { "value head width Dv", p->Dv } };
     for (int i = 0; i < 4; i++) {
         REQUIRE(d->ctx, sizes[i].size > 0, MHA_ERROR_ARGUMENT, "%s is 0, wanted at least 1",
                 sizes[i].what);
@@ -121,7 +123,8 @@ static mha_status check_heads(const struct draft *d)
                 "%s is %" PRId64 ", wanted at most 2^31 - 1", sizes[i].what, sizes[i].size);
     }
     REQUIRE(d->ctx, p->H % p->G == 0, MHA_ERROR_SHAPE,
-            "query has H = %" PRId64 " heads and key G = %" PRId64 ", wanted H to be a multiple of G",
+            "query has H = %" PRId64 " heads and key G = %" PRId64
+            ", wanted H to be a multiple of G",
             p->H, p->G);
 done:
     return status;
@@ -173,8 +176,8 @@ static mha_status check_row_operands(struct draft *d)
     bool self = d->in.key == &d->self;
     TRY(mha_tensor_check_shape(d->ctx, "query", d->in.query, "[B, L, E]", 3,
                                (int64_t[]){ p->B, p->L, s->E }));
-    TRY(mha_tensor_check_shape(d->ctx, self ? "query (as key)" : "key", d->in.key,
-                               "[B, S, E_key]", 3, (int64_t[]){ p->B, p->S, s->E_key }));
+    TRY(mha_tensor_check_shape(d->ctx, self ? "query (as key)" : "key", d->in.key, "[B, S, E_key]",
+                               3, (int64_t[]){ p->B, p->S, s->E_key }));
     TRY(mha_tensor_check_shape(d->ctx, self ? "query (as value)" : "value", d->in.value,
                                "[B, S, E_value]", 3, (int64_t[]){ p->B, p->S, s->E_value }));
     p->query_rows = view_of(d, d->in.query, false);
@@ -256,9 +259,9 @@ static mha_status check_mask(const struct draft *d)
                          : mask->type == MHA_BOOL || mask->type == MHA_UINT8;
     REQUIRE(d->ctx, fits, MHA_ERROR_TYPE, "mask is %s, wanted %s for mask_kind %s",
             mha_type_text(mask->type), additive ? "float32" : "bool or uint8",
-            additive                  ? "MHA_MASK_ADDITIVE"
+            additive                ? "MHA_MASK_ADDITIVE"
             : kind == MHA_MASK_KEEP ? "MHA_MASK_KEEP"
-                                      : "MHA_MASK_DROP");
+                                    : "MHA_MASK_DROP");
     TRY(check_input(d, "mask", mask, mask->type, 4, "[B, H, L, S]"));
     const int64_t full[4] = { p->B, p->H, p->L, p->S };
     for (int axis = 0; axis < 4; axis++)
@@ -301,7 +304,8 @@ static mha_status check_window(const struct draft *d)
         p->right = 0;
 
     REQUIRE(d->ctx, o->align >= MHA_ALIGN_TOP_LEFT && o->align <= MHA_ALIGN_OFFSETS,
-            MHA_ERROR_ARGUMENT, "align is %" PRId32 ", wanted one of enum mha_align_mode", o->align);
+            MHA_ERROR_ARGUMENT, "align is %" PRId32 ", wanted one of enum mha_align_mode",
+            o->align);
     p->align = o->align;
     if (o->align == MHA_ALIGN_OFFSETS) {
         REQUIRE(d->ctx, o->offsets, MHA_ERROR_ARGUMENT,
@@ -336,8 +340,8 @@ static mha_status check_score_options(const struct draft *d)
                 "softcap is %g, wanted 2^-126 to 2^126", (double)o->softcap);
         p->softcap = o->softcap;
     }
-    REQUIRE(d->ctx, o->reserved == 0, MHA_ERROR_ARGUMENT, "options.reserved is %" PRId32
-            ", wanted 0", o->reserved);
+    REQUIRE(d->ctx, o->reserved == 0, MHA_ERROR_ARGUMENT,
+            "options.reserved is %" PRId32 ", wanted 0", o->reserved);
 done:
     return status;
 }
@@ -356,8 +360,9 @@ static const char *width_cause(const struct draft *d, char *text, size_t bytes)
                  s->H * s->Dv, s->E);
     else if (s->E_out != s->E)
         snprintf(text, bytes,
-                 ": W_O [%" PRId64 ", %" PRId64 "] leads to width %" PRId64 ", not back to E = %"
-                 PRId64, s->E_out, s->H * s->Dv, s->E_out, s->E);
+                 ": W_O [%" PRId64 ", %" PRId64 "] leads to width %" PRId64
+                 ", not back to E = %" PRId64,
+                 s->E_out, s->H * s->Dv, s->E_out, s->E);
     return text;
 }
 
@@ -382,10 +387,11 @@ static mha_status check_residual(const struct draft *d, int32_t rank, const char
     char cause[160] = "";
     if (!same && d->layer)
         width_cause(d, cause, sizeof cause);
-    REQUIRE(d->ctx, same, MHA_ERROR_SHAPE,
-            "residual has the shape %s and the output %s = %s%s; a residual is never broadcast, cut "
-            "or padded",
-            mha_tensor_text(residual).text, symbols, mha_tensor_text(&output).text, cause);
+    REQUIRE(
+        d->ctx, same, MHA_ERROR_SHAPE,
+        "residual has the shape %s and the output %s = %s%s; a residual is never broadcast, cut "
+        "or padded",
+        mha_tensor_text(residual).text, symbols, mha_tensor_text(&output).text, cause);
 done:
     return status;
 }
@@ -422,9 +428,9 @@ static mha_status check_outputs(const struct draft *d)
     if (o->weights) {
         TRY(check_output(d, "weights", o->weights, "[B, H, L, S + extra keys]", 4,
                          (int64_t[]){ p->B, p->H, p->L, keys }));
-        p->weights =
-            (struct mha_view){ data_of(d, o->weights), mha_tensor_stride(o->weights, 0),
-                               mha_tensor_stride(o->weights, 2), mha_tensor_stride(o->weights, 1) };
+        p->weights = (struct mha_view){ data_of(d, o->weights), mha_tensor_stride(o->weights, 0),
+                                        mha_tensor_stride(o->weights, 2),
+                                        mha_tensor_stride(o->weights, 1) };
     }
     if (o->weights_mean) {
         TRY(check_output(d, "weights_mean", o->weights_mean, "[B, L, S + extra keys]", 3,
@@ -471,7 +477,10 @@ static mha_status check_overlaps(const struct draft *d)
                    { "mask", d->opt.mask_kind ? d->opt.mask : NULL, false },
                    { "offsets", d->opt.align == MHA_ALIGN_OFFSETS ? d->opt.offsets : NULL,
                      false } };
-    enum { OUTPUTS = sizeof outputs / sizeof outputs[0], INPUTS = sizeof inputs / sizeof inputs[0] };
+    enum {
+        OUTPUTS = sizeof outputs / sizeof outputs[0],
+        INPUTS = sizeof inputs / sizeof inputs[0]
+    };
     for (int o = 0; o < OUTPUTS; o++) {
         const struct mha_tensor *output = outputs[o].tensor;
         if (!output)
@@ -548,8 +557,6 @@ mha_status mha_plan(mha_context *ctx, const mha_layer *layer, const struct mha_i
                     const struct mha_options *options, const struct mha_outputs *outputs,
                     enum mha_plan_purpose purpose, struct mha_plan *plan)
 {
-    struct draft d = {
-        .ctx = ctx, .look = purpose == MHA_PLAN_CALL, .layer = layer, .plan = plan
-    };
+    struct draft d = { .ctx = ctx, .look = purpose == MHA_PLAN_CALL, .layer = layer, .plan = plan };
     return make_plan(&d, inputs, options, outputs);
 }

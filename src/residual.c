@@ -36,11 +36,12 @@ static mha_status check_same_shape(mha_context *ctx, const char *name,
     int32_t axis = 0;
     while (axis < x->rank && axis < tensor->rank && x->shape[axis] == tensor->shape[axis])
         axis++;
-    REQUIRE(ctx, mha_tensor_same_shape(tensor, x), MHA_ERROR_SHAPE,
-            "%s has the shape %s and x %s: they differ in %s %d, and a residual is never broadcast, "
-            "cut or padded; only a W_O that leads back to the width of x makes the sum possible",
-            name, mha_tensor_text(tensor).text, mha_tensor_text(x).text,
-            tensor->rank == x->rank ? "axis" : "rank, from axis", (int)axis);
+    REQUIRE(
+        ctx, mha_tensor_same_shape(tensor, x), MHA_ERROR_SHAPE,
+        "%s has the shape %s and x %s: they differ in %s %d, and a residual is never broadcast, "
+        "cut or padded; only a W_O that leads back to the width of x makes the sum possible",
+        name, mha_tensor_text(tensor).text, mha_tensor_text(x).text,
+        tensor->rank == x->rank ? "axis" : "rank, from axis", (int)axis);
 done:
     return status;
 }

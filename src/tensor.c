@@ -185,8 +185,7 @@ static mha_status check_form(mha_context *ctx, const char *name, const struct mh
             (uint64_t)tensor->flags);
     for (int32_t axis = 0; axis < tensor->rank; axis++) {
         REQUIRE(ctx, tensor->shape[axis] >= 0, MHA_ERROR_ARGUMENT,
-                "%s has the shape %s, wanted no negative size", name,
-                mha_tensor_text(tensor).text);
+                "%s has the shape %s, wanted no negative size", name, mha_tensor_text(tensor).text);
         REQUIRE(ctx, tensor->shape[axis] <= 1 || tensor->strides[axis] >= 0, MHA_ERROR_LAYOUT,
                 "%s has the stride %" PRId64 " on axis %" PRId32 ", wanted none below 0", name,
                 tensor->strides[axis], axis);

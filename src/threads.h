@@ -62,7 +62,8 @@ void mha_threads_run(struct mha_threads *threads, int64_t lanes,
 
 /* Items 0..count-1, handed out in ascending order; shared by the lanes of a run. */
 struct mha_items {
-    _Alignas(MHA_ALIGNMENT) _Atomic int64_t next; /* in a cache line with nothing else of the call */
+    _Alignas(
+        MHA_ALIGNMENT) _Atomic int64_t next; /* in a cache line with nothing else of the call */
     int64_t count;
     int64_t lanes;
 };

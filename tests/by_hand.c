@@ -46,8 +46,9 @@ static void run_attention(mha_context *ctx, struct by_hand *p, struct mha_inputs
     struct mha_tensor lse = mha_tensor_3d(p->lse, MHA_FLOAT32, p->B, p->H, p->L);
     struct mha_tensor weights = mha_tensor_4d(p->weights, MHA_FLOAT32, p->B, p->H, p->L, keys);
     struct mha_tensor mean = mha_tensor_3d(p->weights_mean, MHA_FLOAT32, p->B, p->L, keys);
-    struct mha_outputs all = { .out = &out, .lse = &lse, .weights = &weights,
-                               .weights_mean = &mean };
+    struct mha_outputs all = {
+        .out = &out, .lse = &lse, .weights = &weights, .weights_mean = &mean
+    };
     check_status(ctx, mha_attention(ctx, in, &p->options, &all), MHA_OK);
 
     float alone[BY_HAND_ROOM];
@@ -62,14 +63,17 @@ static void run_forward(mha_context *ctx, struct by_hand *p, const struct mha_in
 {
     struct mha_tensor w_q = identity(p->H * p->D), w_k = identity(p->G * p->D);
     struct mha_tensor w_v = identity(p->G * p->Dv);
-    struct mha_layer_shape shape = { .E = p->H * p->D, .E_key = p->G * p->D,
-                                     .E_value = p->G * p->Dv, .H = p->H, .G = p->G, .D = p->D,
+    struct mha_layer_shape shape = { .E = p->H * p->D,
+                                     .E_key = p->G * p->D,
+                                     .E_value = p->G * p->Dv,
+                                     .H = p->H,
+                                     .G = p->G,
+                                     .D = p->D,
                                      .Dv = p->Dv };
     struct mha_weights w = { .w_q = &w_q, .w_k = &w_k, .w_v = &w_v };
     struct mha_tensor q = mha_tensor_3d(heads->query->data, MHA_FLOAT32, p->B, p->L, shape.E);
     struct mha_tensor k = mha_tensor_3d(heads->key->data, MHA_FLOAT32, p->B, p->S, shape.E_key);
-    struct mha_tensor v = mha_tensor_3d(heads->value->data, MHA_FLOAT32, p->B, p->S,
-                                        shape.E_value);
+    struct mha_tensor v = mha_tensor_3d(heads->value->data, MHA_FLOAT32, p->B, p->S, shape.E_value);
     float got[BY_HAND_ROOM];
     memset(got, 0xff, sizeof got);
     struct mha_tensor out = mha_tensor_3d(got, MHA_FLOAT32, p->B, p->L, p->H * p->Dv);

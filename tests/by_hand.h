@@ -9,7 +9,7 @@
 /* Sizes that are 0 are 1; rows are contiguous, and NULL stands for zeros. */
 struct by_hand {
     int64_t B, L, S, H, G, D, Dv;
-    const float *q, *k, *v; /* [B, L, H, D], [B, S, G, D], [B, S, G, Dv] */
+    const float *q, *k, *v;   /* [B, L, H, D], [B, S, G, D], [B, S, G, Dv] */
     struct mha_inputs inputs; /* lengths and extra keys */
     struct mha_options options;
     float out[BY_HAND_ROOM];          /* [B, L, H, Dv] */

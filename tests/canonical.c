@@ -117,9 +117,8 @@ static float at(struct vector v, int64_t x)
 static struct vector row_of(const struct mha_tensor *t, int64_t i0, int64_t i1, int64_t i2)
 {
     const float *data = t->data;
-    return (struct vector){
-        data + i0 * t->strides[0] + i1 * t->strides[1] + i2 * t->strides[2], t->strides[3]
-    };
+    return (struct vector){ data + i0 * t->strides[0] + i1 * t->strides[1] + i2 * t->strides[2],
+                            t->strides[3] };
 }
 
 /* Row j of keys or of values; `bias` is the learned one among the extra rows. */
@@ -154,8 +153,7 @@ static int64_t mask_index(const struct mha_tensor *mask, int64_t b, int64_t h, i
     return sum;
 }
 
-static struct problem problem_of(const struct mha_inputs *inputs,
-                                 const struct mha_options *options)
+static struct problem problem_of(const struct mha_inputs *inputs, const struct mha_options *options)
 {
     struct problem p = { .inputs = inputs, .query = inputs->query };
     if (options)
@@ -194,10 +192,8 @@ static int64_t position_of(const struct problem *p, int64_t b, int64_t i)
     switch (p->options.align) {
     case MHA_ALIGN_BOTTOM_RIGHT:
         return i + (keys ? integer_at(keys, b) : p->S) - (rows ? integer_at(rows, b) : p->L);
-    case MHA_ALIGN_OFFSETS:
-        return i + integer_at(p->options.offsets, b);
-    default:
-        return i;
+    case MHA_ALIGN_OFFSETS: return i + integer_at(p->options.offsets, b);
+    default: return i;
     }
 }
 
@@ -257,8 +253,7 @@ static void score_row(const struct problem *p, struct row *row)
     for (int64_t x = 0; in_length && x < p->D; x++)
         row->query[x] = at(query, x) * p->scale;
     for (int64_t j = 0; j < p->S + p->extra; j++) {
-        bool allowed = in_length
-                       && (j >= p->S || restrictions_allow(p, row->b, row->h, row->i, j));
+        bool allowed = in_length && (j >= p->S || restrictions_allow(p, row->b, row->h, row->i, j));
         row->score[j] = allowed ? score_of(p, row, j) : -INFINITY;
     }
 }

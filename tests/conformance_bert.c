@@ -129,7 +129,12 @@ void run_bert_attention(struct run *run)
     run_agree(run, "embed_dim", hidden->shape[2]);
 
     struct mha_weights heads = {
-        .w_q = w[0], .b_q = w[1], .w_k = w[2], .b_k = w[3], .w_v = w[4], .b_v = w[5],
+        .w_q = w[0],
+        .b_q = w[1],
+        .w_k = w[2],
+        .b_k = w[3],
+        .w_v = w[4],
+        .b_v = w[5],
     };
     struct mha_weights whole = heads;
     whole.w_o = w[6];

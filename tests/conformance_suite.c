@@ -17,9 +17,9 @@ struct line;
 /* What a line may be, by its first word. */
 struct keyword {
     const char *word;
-    int64_t fewest, most; /* words, itself included */
-    bool blanks;          /* the last word may contain blanks */
-    enum suite_role role; /* of the arrays it lists */
+    int64_t fewest, most;                                     /* words, itself included */
+    bool blanks;                                              /* the last word may contain blanks */
+    enum suite_role role;                                     /* of the arrays it lists */
     bool (*take)(struct line *line, struct suite_case *test); /* NULL: the line starts a case */
 };
 
@@ -387,9 +387,8 @@ static bool open_arrays(mha_context *ctx, const char *path, struct suite *suite)
             char is[128], wanted[128];
             mha_tensor_shape_text(&found, is, sizeof is);
             mha_tensor_shape_text(&array->tensor, wanted, sizeof wanted);
-            fprintf(stderr, "conformance: %s: %s is %s %s, the cases say %s %s\n", path,
-                    array->key, mha_type_text(found.type), is, mha_type_text(array->tensor.type),
-                    wanted);
+            fprintf(stderr, "conformance: %s: %s is %s %s, the cases say %s %s\n", path, array->key,
+                    mha_type_text(found.type), is, mha_type_text(array->tensor.type), wanted);
             return false;
         }
     }

@@ -19,15 +19,30 @@ static int32_t kind_of(struct run *run, const struct mha_tensor *mask, int32_t b
  * --------------------------------------------------------------------------------------------- */
 
 static const char *const mha_attributes[] = {
-    "embed_dim", "num_heads", "kdim", "vdim", "bias", "add_bias_kv", "add_zero_attn",
-    "batch_first", "unbatched", "self_attention", "need_weights", "is_causal_hint",
-    "batch", "tgt_len", "src_len", NULL,
+    "embed_dim", "num_heads",      "kdim",          "vdim",
+    "bias",      "add_bias_kv",    "add_zero_attn", "batch_first",
+    "unbatched", "self_attention", "need_weights",  "is_causal_hint",
+    "batch",     "tgt_len",        "src_len",       NULL,
 };
 
 static const char *const mha_inputs[] = {
-    "x", "query", "key", "value", "in_proj_weight", "q_proj_weight", "k_proj_weight",
-    "v_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias", "bias_k", "bias_v",
-    "key_padding_mask", "attn_mask", "grad_output", NULL,
+    "x",
+    "query",
+    "key",
+    "value",
+    "in_proj_weight",
+    "q_proj_weight",
+    "k_proj_weight",
+    "v_proj_weight",
+    "in_proj_bias",
+    "out_proj.weight",
+    "out_proj.bias",
+    "bias_k",
+    "bias_v",
+    "key_padding_mask",
+    "attn_mask",
+    "grad_output",
+    NULL,
 };
 
 /* Rows as the library takes them, [B, L, E], whatever the layout of the case: a sample of its own
@@ -39,8 +54,8 @@ static struct mha_tensor *batch_first(struct run *run, const struct mha_tensor *
     if (rows->rank == 2)
         return run_reshape(run, rows, 3, (const int64_t[]){ 1, rows->shape[0], rows->shape[1] });
     bool as_it_is = run_integer(run, "batch_first", 0) != 0;
-    return run_permute(run, rows, 3, as_it_is ? (const int32_t[]){ 0, 1, 2 }
-                                              : (const int32_t[]){ 1, 0, 2 });
+    return run_permute(run, rows, 3,
+                       as_it_is ? (const int32_t[]){ 0, 1, 2 } : (const int32_t[]){ 1, 0, 2 });
 }
 
 /* The layer from its three matrices, stacked by rows in in_proj_weight or apart when the widths of
@@ -210,8 +225,8 @@ void run_mha(struct run *run)
  * --------------------------------------------------------------------------------------------- */
 
 static const char *const sdpa_attributes[] = {
-    "batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim",
-    "is_causal", "enable_gqa", "scale", NULL,
+    "batch",      "q_heads",   "kv_heads",   "q_len", "kv_len", "head_dim",
+    "v_head_dim", "is_causal", "enable_gqa", "scale", NULL,
 };
 
 static const char *const sdpa_inputs[] = {

@@ -180,8 +180,8 @@ void error_model_check(const struct generated_case *c, const struct reference_re
                 check_row(c, "lse", got->lse, want->lse, row, 1, m.lse_error);
                 check_row(c, "weights", got->weights, want->weights, row, m.keys, m.weight_error);
             }
-            check_row(c, "weights_mean", got->weights_mean, want->weights_mean,
-                      m.b * c->L + m.i, m.keys, mean_error);
+            check_row(c, "weights_mean", got->weights_mean, want->weights_mean, m.b * c->L + m.i,
+                      m.keys, mean_error);
         }
     free(m.score_error);
 }

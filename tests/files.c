@@ -118,7 +118,7 @@ const char *file_write_npy(const char *name, const char *header, const void *dat
 
 void locale_with_comma(void)
 {
-    static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8", "de_AT.UTF-8", "fr_FR.UTF-8",
+    static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8",  "de_AT.UTF-8", "fr_FR.UTF-8",
                                          "es_ES.UTF-8", "it_IT.UTF-8", "nl_NL.UTF-8", "pl_PL.UTF-8",
                                          "pt_BR.UTF-8", "ru_RU.UTF-8", "sv_SE.UTF-8", "de_DE" };
     for (int64_t i = 0; i < COUNT(names); i++)

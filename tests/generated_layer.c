@@ -102,8 +102,8 @@ struct mha_tensor generated_layer_twin(struct generated_layer *g, const struct m
 
 static enum layout any_layout(int64_t rows, bool distinct)
 {
-    static const enum layout layouts[] = { PLAIN, PLAIN, GAPS, GAPS, SEQUENCE_FIRST, FAR_APART,
-                                           ONE_SAMPLE, ONE_ROW };
+    static const enum layout layouts[] = { PLAIN,          PLAIN,     GAPS,       GAPS,
+                                           SEQUENCE_FIRST, FAR_APART, ONE_SAMPLE, ONE_ROW };
     enum layout layout = layouts[random_below(distinct ? 6 : 8)];
     /* A far row costs address space only, but 48 bits of it are soon full. */
     return layout == FAR_APART && (rows == 0 || rows > 6) ? GAPS : layout;
@@ -112,8 +112,8 @@ static enum layout any_layout(int64_t rows, bool distinct)
 static struct mha_tensor any_rows(struct generated_layer *g, const char *name, int64_t width,
                                   int64_t L, bool distinct)
 {
-    static const char *const names[] = { "plain", "gaps", "sequence-first", "one sample", "one row",
-                                         "far" };
+    static const char *const names[] = { "plain",      "gaps",    "sequence-first",
+                                         "one sample", "one row", "far" };
     int64_t B = g->core.B;
     struct mha_tensor t = mha_tensor_3d(NULL, MHA_FLOAT32, B, L, width);
     enum layout layout = any_layout(B * L, distinct);
@@ -159,8 +159,13 @@ static void any_sizes(struct generated_layer *g, bool has_w_o, enum residual res
     const struct generated_case *c = &g->core;
     struct mha_layer_shape *s = &g->shape;
     int64_t joined = c->H * c->Dv;
-    *s = (struct mha_layer_shape){ .E = primes[0], .E_key = primes[1], .E_value = primes[2],
-                                   .E_out = primes[3], .H = c->H, .G = c->G, .D = c->D,
+    *s = (struct mha_layer_shape){ .E = primes[0],
+                                   .E_key = primes[1],
+                                   .E_value = primes[2],
+                                   .E_out = primes[3],
+                                   .H = c->H,
+                                   .G = c->G,
+                                   .D = c->D,
                                    .Dv = c->Dv };
     if (!has_w_o)
         s->E_out = joined;

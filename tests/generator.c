@@ -17,8 +17,8 @@ static bool chance(int64_t percent)
     return random_below(100) < percent;
 }
 
-__attribute__((format(printf, 2, 3))) static void note(struct generated_case *c,
-                                                       const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void note(struct generated_case *c, const char *format,
+                                                       ...)
 {
     size_t used = strlen(c->text);
     va_list arguments;
@@ -51,8 +51,9 @@ static float *new_floats(struct generated_case *c, int64_t n)
 static struct mha_tensor any_layout(struct generated_case *c, int64_t n0, int64_t n1, int64_t n2,
                                     int64_t n3)
 {
-    static const int orders[][3] = { { 0, 1, 2 }, { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
-                                     { 2, 0, 1 } };
+    static const int orders[][3] = {
+        { 0, 1, 2 }, { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 }, { 2, 0, 1 }
+    };
     struct mha_tensor t = mha_tensor_4d_const(NULL, MHA_FLOAT32, n0, n1, n2, n3);
     const int *order = PICK(orders);
     int64_t gap = chance(25) ? 1 + random_below(7) : 0;
@@ -66,8 +67,8 @@ static struct mha_tensor any_layout(struct generated_case *c, int64_t n0, int64_
 }
 
 /* Columns first..first+heads*width-1 of rows [B, rows, total], as [B, rows, heads, width]. */
-static struct mha_tensor columns(float *data, int64_t B, int64_t rows, int64_t total,
-                                 int64_t first, int64_t heads, int64_t head_stride, int64_t width)
+static struct mha_tensor columns(float *data, int64_t B, int64_t rows, int64_t total, int64_t first,
+                                 int64_t heads, int64_t head_stride, int64_t width)
 {
     struct mha_tensor t = mha_tensor_4d_const(NULL, MHA_FLOAT32, B, rows, heads, width);
     t.data = B * rows > 0 ? data + first : data;
@@ -92,8 +93,8 @@ enum form { SEPARATE, SELF, PACKED_QKV, PACKED_KV };
 static int64_t any_key_count(void)
 {
     static const int64_t block_edges[] = { 63, 64, 65, 127, 128, 129, 191, 192, 193 };
-    static const int64_t split_edges[] = { 511, 512, 513, 575, 576, 577, 1023, 1024, 1025, 1087,
-                                           1100 };
+    static const int64_t split_edges[] = { 511,  512,  513,  575,  576, 577,
+                                           1023, 1024, 1025, 1087, 1100 };
     if (chance(1))
         return 0;
     if (chance(10))
@@ -119,8 +120,8 @@ static int64_t any_width(void)
 
 static enum form any_sizes(struct generated_case *c)
 {
-    static const enum form forms[] = { SEPARATE, SEPARATE, SEPARATE, SEPARATE, SEPARATE, SELF,
-                                       PACKED_QKV, PACKED_KV };
+    static const enum form forms[] = { SEPARATE, SEPARATE, SEPARATE,   SEPARATE,
+                                       SEPARATE, SELF,     PACKED_QKV, PACKED_KV };
     enum form form = PICK(forms);
     c->B = chance(1) ? 0 : 1 + random_below(3);
     c->G = 1 + random_below(3);
@@ -148,8 +149,9 @@ static enum form any_sizes(struct generated_case *c)
             break;
     }
     static const char *const names[] = { "separate", "self", "qkv", "kv" };
-    note(c, "B %" PRId64 " L %" PRId64 " S %" PRId64 " H %" PRId64 " G %" PRId64 " D %" PRId64
-            " Dv %" PRId64 " %s",
+    note(c,
+         "B %" PRId64 " L %" PRId64 " S %" PRId64 " H %" PRId64 " G %" PRId64 " D %" PRId64
+         " Dv %" PRId64 " %s",
          c->B, c->L, c->S, c->H, c->G, c->D, c->Dv, names[form]);
     return form;
 }
@@ -409,8 +411,8 @@ static void make_mask(struct generated_case *c)
     o->mask = &c->mask;
     c->moderate = c->moderate && removal.low == 0;
     note(c, " mask %d [%d %d %d %d] keep %d%% low %g without %" PRId64 "..%" PRId64,
-         (int)o->mask_kind, (int)n[0], (int)n[1], (int)n[2], (int)n[3],
-         (int)removal.keep_percent, (double)removal.low, c->hidden_from, c->hidden_to);
+         (int)o->mask_kind, (int)n[0], (int)n[1], (int)n[2], (int)n[3], (int)removal.keep_percent,
+         (double)removal.low, c->hidden_from, c->hidden_to);
 }
 
 /* ------------------------------------------------------------------------------------------------

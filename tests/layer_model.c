@@ -93,8 +93,8 @@ static void append_extra(const struct model *m, const struct mha_tensor *extra, 
     for (int64_t b = 0; b < m->B && extra; b++)
         for (int64_t g = 0; g < m->G; g++)
             for (int64_t x = 0; x < width; x++)
-                to->value[((b * (m->S + 2) + m->S) * m->G + g) * width + x] =
-                    weight_at(extra, g, x);
+                to->value[((b * (m->S + 2) + m->S) * m->G + g) * width + x] = weight_at(extra, g,
+                                                                                        x);
 }
 
 static struct model model_make(const struct mha_layer_shape *s, const struct mha_weights *w,
@@ -242,8 +242,7 @@ static double out_error(const struct model *m, int64_t b, int64_t i, int64_t e, 
         error += weight * m->heads.error[y];
         size += weight * fabs(m->heads.value[y]);
     }
-    return error
-           + U * ((sqrt((double)(m->H * m->Dv)) + 1) * size + fabs(start) + fabs(want));
+    return error + U * ((sqrt((double)(m->H * m->Dv)) + 1) * size + fabs(start) + fabs(want));
 }
 
 static void check_row(const struct model *m, const char *array, const float *got,

@@ -55,8 +55,8 @@ struct counting {
     int64_t calls;                  /* allocations asked for so far */
     int64_t live;                   /* blocks not released */
     int64_t live_bytes;
-    int64_t most_bytes;             /* that were live at one time */
-    int64_t fail_at;                /* the call with this number (from 1) returns NULL; 0: none */
+    int64_t most_bytes; /* that were live at one time */
+    int64_t fail_at;    /* the call with this number (from 1) returns NULL; 0: none */
 };
 void counting_init(struct counting *counting);
 

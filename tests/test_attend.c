@@ -39,10 +39,9 @@ static void results_make(const struct generated_case *c, struct results *r)
     r->t_lse = mha_tensor_3d(r->lse, MHA_FLOAT32, c->B, c->H, c->L);
     r->t_weights = mha_tensor_4d(r->weights, MHA_FLOAT32, c->B, c->H, c->L, keys);
     r->t_mean = mha_tensor_3d(r->weights_mean, MHA_FLOAT32, c->B, c->L, keys);
-    r->outputs = (struct mha_outputs){ .out = &r->t_out,
-                                       .lse = &r->t_lse,
-                                       .weights = &r->t_weights,
-                                       .weights_mean = &r->t_mean };
+    r->outputs = (struct mha_outputs){
+        .out = &r->t_out, .lse = &r->t_lse, .weights = &r->t_weights, .weights_mean = &r->t_mean
+    };
 }
 
 static void results_free(struct results *r)
@@ -76,8 +75,7 @@ static void check_case(const struct generated_case *c)
 
     struct reference_result want;
     reference_attention(&c->inputs, &c->options, &want);
-    error_model_check(c, &want,
-                      &(struct float_arrays){ r.out, r.lse, r.weights, r.weights_mean });
+    error_model_check(c, &want, &(struct float_arrays){ r.out, r.lse, r.weights, r.weights_mean });
     reference_free(&want);
 
     if (is_canonical()) {
@@ -94,9 +92,9 @@ static void check_case(const struct generated_case *c)
     struct results alone;
     results_make(c, &alone);
     run(c, &(struct mha_outputs){ .out = alone.outputs.out });
-    run(c, c->inputs.residual ? &(struct mha_outputs){ .out = alone.outputs.out,
-                                                       .lse = alone.outputs.lse }
-                              : &(struct mha_outputs){ .lse = alone.outputs.lse });
+    run(c, c->inputs.residual
+               ? &(struct mha_outputs){ .out = alone.outputs.out, .lse = alone.outputs.lse }
+               : &(struct mha_outputs){ .lse = alone.outputs.lse });
     if (!c->inputs.residual) {
         run(c, &(struct mha_outputs){ .weights = alone.outputs.weights });
         run(c, &(struct mha_outputs){ .weights_mean = alone.outputs.weights_mean });

@@ -39,7 +39,7 @@ static enum fault fault;
 static int64_t plain_calls, batch_calls;
 
 static void multiply_by_hand(int M, int N, int K, const float *A, int lda, const float *B, int ldb,
-                     float *C, int ldc)
+                             float *C, int ldc)
 {
     for (int m = 0; m < M; m++)
         for (int n = 0; n < N; n++) {
@@ -111,7 +111,8 @@ void mock_sgemm_batch(CBLAS_ORDER order, const CBLAS_TRANSPOSE *trans_a,
         for (int i = 0; i < size; i++, problem++) {
             check_problem(M[g], N[g], K[g], alpha[g], A[problem], lda[g], B[problem], ldb[g],
                           beta[g], C[problem], ldc[g]);
-            multiply_by_hand(M[g], N[g], K[g], A[problem], lda[g], B[problem], ldb[g], C[problem], ldc[g]);
+            multiply_by_hand(M[g], N[g], K[g], A[problem], lda[g], B[problem], ldb[g], C[problem],
+                             ldc[g]);
         }
     }
     assert_true(problem <= 64);
@@ -170,8 +171,15 @@ static struct mha_gemm *add(struct list *list, int64_t m, int64_t n, int64_t k)
 {
     int64_t i = list->count++;
     list->problem[i] = (struct mha_gemm){
-        .M = m, .N = n, .K = k, .A = list->A + i * 3, .lda = K, .B = list->B + i * 5, .ldb = K,
-        .C = list->C + i * list->room, .ldc = N,
+        .M = m,
+        .N = n,
+        .K = k,
+        .A = list->A + i * 3,
+        .lda = K,
+        .B = list->B + i * 5,
+        .ldb = K,
+        .C = list->C + i * list->room,
+        .ldc = N,
     };
     return &list->problem[i];
 }
@@ -183,7 +191,7 @@ static void solve(struct list *list)
     for (int64_t i = 0; i < list->count; i++) {
         const struct mha_gemm *p = &list->problem[i];
         multiply_by_hand((int)p->M, (int)p->N, (int)p->K, p->A, (int)p->lda, p->B, (int)p->ldb,
-                 list->start + i * list->room, (int)p->ldc);
+                         list->start + i * list->room, (int)p->ldc);
     }
     check_same_bits("C", list->C, list->start, MOST * list->room);
 }
@@ -319,9 +327,12 @@ static void run_layer(const struct problem *p)
     float *b_q = guarded_floats(q), *b_o = guarded_floats(p->E);
     float *x = guarded_floats(p->B * rows), *y = guarded_floats(p->B * p->L * p->E);
     struct mha_tensor t[] = {
-        mha_tensor_2d(w_q, MHA_FLOAT32, q, p->E), mha_tensor_2d(w_k, MHA_FLOAT32, k, p->E),
-        mha_tensor_2d(w_v, MHA_FLOAT32, k, p->E), mha_tensor_2d(w_o, MHA_FLOAT32, p->E, q),
-        mha_tensor_1d(b_q, MHA_FLOAT32, q),       mha_tensor_1d(b_o, MHA_FLOAT32, p->E),
+        mha_tensor_2d(w_q, MHA_FLOAT32, q, p->E),
+        mha_tensor_2d(w_k, MHA_FLOAT32, k, p->E),
+        mha_tensor_2d(w_v, MHA_FLOAT32, k, p->E),
+        mha_tensor_2d(w_o, MHA_FLOAT32, p->E, q),
+        mha_tensor_1d(b_q, MHA_FLOAT32, q),
+        mha_tensor_1d(b_o, MHA_FLOAT32, p->E),
         mha_tensor_3d(x, MHA_FLOAT32, p->B, p->L, p->E),
         mha_tensor_3d(y, MHA_FLOAT32, p->B, p->L, p->E),
     };
@@ -329,8 +340,9 @@ static void run_layer(const struct problem *p)
     for (int64_t i = 0; i < q * p->E; i++) /* scores that the softmax does not saturate */
         w_q[i] /= (float)p->E;
     struct mha_layer_shape shape = { .E = p->E, .H = p->H, .G = p->G, .D = p->D };
-    struct mha_weights weights = { .w_q = &t[0], .w_k = &t[1], .w_v = &t[2], .w_o = &t[3],
-                                   .b_q = &t[4], .b_o = &t[5] };
+    struct mha_weights weights = {
+        .w_q = &t[0], .w_k = &t[1], .w_v = &t[2], .w_o = &t[3], .b_q = &t[4], .b_o = &t[5]
+    };
     struct mha_inputs inputs = { .query = &t[6], .residual = &t[6] };
     mha_context *ctx = context_plain();
     mha_layer *layer = NULL;

@@ -12,7 +12,6 @@
 #include "reference.h"
 #include "support.h"
 
-
 #define LN2 0.6931471805599453
 #define LN3 1.0986122886681098
 #define LN4 1.3862943611198906
@@ -103,14 +102,26 @@ static void special_values(void **state)
 {
     (void)state;
     const float got[] = {
-        canonical_exp2(NAN), canonical_exp2(0), canonical_exp2(-0.0f), canonical_exp2(-1),
-        canonical_exp2(-126), canonical_exp2(nextafterf(-126, -127)), canonical_exp2(-127),
-        canonical_exp2(-INFINITY), canonical_ln(1), canonical_ln(NAN), canonical_ln(INFINITY),
-        canonical_tanh(0, 1), canonical_tanh(-0.0f, 1), canonical_tanh(INFINITY, 1),
-        canonical_tanh(-INFINITY, 1), canonical_tanh(NAN, 1), canonical_tanh(-3e38f, 2e38f),
+        canonical_exp2(NAN),
+        canonical_exp2(0),
+        canonical_exp2(-0.0f),
+        canonical_exp2(-1),
+        canonical_exp2(-126),
+        canonical_exp2(nextafterf(-126, -127)),
+        canonical_exp2(-127),
+        canonical_exp2(-INFINITY),
+        canonical_ln(1),
+        canonical_ln(NAN),
+        canonical_ln(INFINITY),
+        canonical_tanh(0, 1),
+        canonical_tanh(-0.0f, 1),
+        canonical_tanh(INFINITY, 1),
+        canonical_tanh(-INFINITY, 1),
+        canonical_tanh(NAN, 1),
+        canonical_tanh(-3e38f, 2e38f),
     };
-    const float want[] = { NAN, 1, 1, 0.5f, 0x1p-126f, 0, 0, 0, 0, NAN, INFINITY,
-                           0, -0.0f, 1, -1, NAN, -1 };
+    const float want[] = { NAN, 1,        1, 0.5f,  0x1p-126f, 0,  0,   0, 0,
+                           NAN, INFINITY, 0, -0.0f, 1,         -1, NAN, -1 };
     check_same_bits("special", got, want, COUNT(got));
 }
 
@@ -181,9 +192,9 @@ static const float one_to_six[] = { 1, 2, 3, 4, 5, 6 };
 struct small {
     int64_t L, S;
     const float *q, *k, *v;
-    const float *bias;    /* additive mask [1, 1, L, S] */
-    const uint8_t *keep;  /* KEEP mask [1, 1, L, S] */
-    int64_t key_length;   /* 0: S */
+    const float *bias;   /* additive mask [1, 1, L, S] */
+    const uint8_t *keep; /* KEEP mask [1, 1, L, S] */
+    int64_t key_length;  /* 0: S */
     struct mha_options options;
 };
 
@@ -231,8 +242,12 @@ static void expect(const char *what, const struct small *s, const double *out, c
 static void empty_rows(void **state)
 {
     (void)state;
-    struct small s = { .L = 2, .S = 2, .q = FLOATS(1, 1), .k = FLOATS(0, (float)LN3),
-                       .v = FLOATS(4, 8), .keep = BYTES(0, 0, 1, 1) };
+    struct small s = { .L = 2,
+                       .S = 2,
+                       .q = FLOATS(1, 1),
+                       .k = FLOATS(0, (float)LN3),
+                       .v = FLOATS(4, 8),
+                       .keep = BYTES(0, 0, 1, 1) };
     expect("first row empty", &s, WANT(0, 7), WANT(-INFINITY, LN4), WANT(0, 0, .25, .75));
 
     s.keep = BYTES(0, 0, 0, 1);
@@ -249,7 +264,11 @@ static void empty_rows(void **state)
 static void masked_is_absent(void **state)
 {
     (void)state;
-    struct small s = { .L = 1, .S = 2, .q = FLOATS(1), .k = FLOATS(0, NAN), .v = FLOATS(4, NAN),
+    struct small s = { .L = 1,
+                       .S = 2,
+                       .q = FLOATS(1),
+                       .k = FLOATS(0, NAN),
+                       .v = FLOATS(4, NAN),
                        .keep = BYTES(1, 0) };
     expect("NaN", &s, WANT(4), WANT(0), WANT(1, 0));
     s.k = s.v = FLOATS(4, INFINITY);
@@ -258,16 +277,25 @@ static void masked_is_absent(void **state)
     s.bias = FLOATS(0, -INFINITY);
     expect("inf under -inf", &s, WANT(4), WANT(4), WANT(1, 0));
 
-    s = (struct small){ .L = 1, .S = 2, .q = FLOATS(-20000), .k = FLOATS(1, 0),
-                        .v = FLOATS(1, 100), .keep = BYTES(1, 0) };
+    s = (struct small){ .L = 1,
+                        .S = 2,
+                        .q = FLOATS(-20000),
+                        .k = FLOATS(1, 0),
+                        .v = FLOATS(1, 100),
+                        .keep = BYTES(1, 0) };
     expect("far below", &s, WANT(1), WANT(-20000), WANT(1, 0));
 }
 
 static void causal_with_lengths_and_masks(void **state)
 {
     (void)state;
-    struct small s = { .L = 3, .S = 3, .q = zeros, .k = zeros, .v = FLOATS(1, 2, 4),
-                       .key_length = 2, .options = { .causal = 1 } };
+    struct small s = { .L = 3,
+                       .S = 3,
+                       .q = zeros,
+                       .k = zeros,
+                       .v = FLOATS(1, 2, 4),
+                       .key_length = 2,
+                       .options = { .causal = 1 } };
     expect("last key padded", &s, WANT(1, 1.5, 1.5), NULL, NULL);
     s.key_length = 0;
     s.keep = BYTES(0, 1, 1, 0, 1, 1, 0, 1, 1);
@@ -277,8 +305,9 @@ static void causal_with_lengths_and_masks(void **state)
 static void causal_alignment(void **state)
 {
     (void)state;
-    struct small s = { .L = 1, .S = 4, .q = zeros, .k = zeros, .v = one_to_six,
-                       .options = { .causal = 1 } };
+    struct small s = {
+        .L = 1, .S = 4, .q = zeros, .k = zeros, .v = one_to_six, .options = { .causal = 1 }
+    };
     expect("1 of 4, top left", &s, WANT(1), NULL, NULL);
     s.options.align = MHA_ALIGN_BOTTOM_RIGHT;
     expect("1 of 4, bottom right", &s, WANT(2.5), NULL, NULL);
@@ -296,7 +325,11 @@ static void causal_alignment(void **state)
 static void windows(void **state)
 {
     (void)state;
-    struct small s = { .L = 5, .S = 5, .q = zeros, .k = zeros, .v = one_to_six,
+    struct small s = { .L = 5,
+                       .S = 5,
+                       .q = zeros,
+                       .k = zeros,
+                       .v = one_to_six,
                        .options = { .causal = 1, .window = MHA_WINDOW_LEFT, .window_left = 1 } };
     expect("left 1", &s, WANT(1, 1.5, 2.5, 3.5, 4.5), NULL, NULL);
     s.options.window_left = 2;
@@ -315,8 +348,9 @@ static void chunked_prefill(void **state)
     float x[6];
     random_fill(x, 6);
     struct small s = { .L = 6, .S = 6, .q = x, .k = x, .v = one_to_six };
-    s.options = (struct mha_options){ .causal = 1, .align = MHA_ALIGN_BOTTOM_RIGHT,
-                                      .window = MHA_WINDOW_LEFT, .window_left = 2 };
+    s.options = (struct mha_options){
+        .causal = 1, .align = MHA_ALIGN_BOTTOM_RIGHT, .window = MHA_WINDOW_LEFT, .window_left = 2
+    };
     struct canonical_result whole = attend(&s);
     for (int n = 0; n < 3; n++) {
         s.q = x + starts[n];
@@ -349,7 +383,11 @@ static void grouped_heads(void **state)
 static void softcap_comes_before_the_mask(void **state)
 {
     (void)state;
-    struct small s = { .L = 1, .S = 2, .q = FLOATS(1), .k = FLOATS(1, 1), .v = FLOATS(3, 5),
+    struct small s = { .L = 1,
+                       .S = 2,
+                       .q = FLOATS(1),
+                       .k = FLOATS(1, 1),
+                       .v = FLOATS(3, 5),
                        .keep = BYTES(1, 0),
                        .options = { .softcap_mode = MHA_SOFTCAP_TANH, .softcap = 2 } };
     expect("keep", &s, WANT(3), WANT(2 * tanh(0.5)), WANT(1, 0));
@@ -378,8 +416,9 @@ static void scale(void **state)
 static void large_scores(void **state)
 {
     (void)state;
-    struct small s = { .L = 1, .S = 3, .q = FLOATS(1), .k = FLOATS(1e4f, 0, -1e4f),
-                       .v = FLOATS(3, 5, 7) };
+    struct small s = {
+        .L = 1, .S = 3, .q = FLOATS(1), .k = FLOATS(1e4f, 0, -1e4f), .v = FLOATS(3, 5, 7)
+    };
     expect("1e4", &s, WANT(3), WANT(1e4), WANT(1, 0, 0));
     s.S = 2;
     s.k = FLOATS(3e38f, 3e38f);
@@ -442,9 +481,13 @@ static void extra_keys(void **state)
     struct mha_tensor bias_k = mha_tensor_2d_const(FLOATS((float)LN2), MHA_FLOAT32, 1, 1);
     struct mha_tensor bias_v = mha_tensor_2d_const(FLOATS(8), MHA_FLOAT32, 1, 1);
     struct mha_tensor mask = mha_tensor_4d_const(&drop, MHA_BOOL, 1, 1, 1, 1);
-    struct mha_inputs inputs = { .query = &query, .key = &key, .value = &value,
-                                 .residual = &residual, .query_lengths = &lengths,
-                                 .bias_k = &bias_k, .bias_v = &bias_v };
+    struct mha_inputs inputs = { .query = &query,
+                                 .key = &key,
+                                 .value = &value,
+                                 .residual = &residual,
+                                 .query_lengths = &lengths,
+                                 .bias_k = &bias_k,
+                                 .bias_v = &bias_v };
     struct mha_options options = { .zero_attention = 1 };
     struct canonical_result result;
     canonical_attention(&inputs, &options, &result);
@@ -481,11 +524,14 @@ static void hash(uint64_t *h, const float *data, int64_t n)
 static void function_bits(void **state)
 {
     (void)state;
-    const float got[] = { canonical_exp2(-0.3f), canonical_exp2(-77.77f), canonical_ln(3),
-                          canonical_ln(1000.5f), canonical_tanh(0.7f, 0x1.715476p+1f),
+    const float got[] = { canonical_exp2(-0.3f),
+                          canonical_exp2(-77.77f),
+                          canonical_ln(3),
+                          canonical_ln(1000.5f),
+                          canonical_tanh(0.7f, 0x1.715476p+1f),
                           canonical_tanh(-1e-3f, 0.1f) };
-    const float want[] = { 0x1.9fdf8ap-1f, 0x1.2c3f16p-78f, 0x1.193ea8p+0f, 0x1.ba20dap+2f,
-                           0x1.356fbp-1f, -0x1.22ba1ep-15f };
+    const float want[] = { 0x1.9fdf8ap-1f, 0x1.2c3f16p-78f, 0x1.193ea8p+0f,
+                           0x1.ba20dap+2f, 0x1.356fbp-1f,   -0x1.22ba1ep-15f };
     check_same_bits("function", got, want, COUNT(want));
 }
 
@@ -515,12 +561,25 @@ static void attention_bits(void **state)
     struct mha_tensor pair_k = mha_tensor_2d_const(bias_k, MHA_FLOAT32, 1, D);
     struct mha_tensor pair_v = mha_tensor_2d_const(bias_v, MHA_FLOAT32, 1, Dv);
     struct mha_tensor added = mha_tensor_4d_const(residual, MHA_FLOAT32, B, L, H, Dv);
-    struct mha_inputs inputs = { .query = &query, .key = &key, .value = &value,
-                                 .residual = &added, .bias_k = &pair_k, .bias_v = &pair_v };
+    struct mha_inputs inputs = { .query = &query,
+                                 .key = &key,
+                                 .value = &value,
+                                 .residual = &added,
+                                 .bias_k = &pair_k,
+                                 .bias_v = &pair_v };
     struct mha_options options = {
-        .scale_mode = MHA_SCALE_VALUE, .scale = 3, .softcap_mode = MHA_SOFTCAP_TANH, .softcap = 3,
-        .mask_kind = MHA_MASK_ADDITIVE, .mask = &mask, .causal = 1, .align = MHA_ALIGN_OFFSETS,
-        .offsets = &offsets, .window = MHA_WINDOW_LEFT, .window_left = 1000, .zero_attention = 1,
+        .scale_mode = MHA_SCALE_VALUE,
+        .scale = 3,
+        .softcap_mode = MHA_SOFTCAP_TANH,
+        .softcap = 3,
+        .mask_kind = MHA_MASK_ADDITIVE,
+        .mask = &mask,
+        .causal = 1,
+        .align = MHA_ALIGN_OFFSETS,
+        .offsets = &offsets,
+        .window = MHA_WINDOW_LEFT,
+        .window_left = 1000,
+        .zero_attention = 1,
     };
     struct canonical_result r;
     canonical_attention(&inputs, &options, &r);

@@ -121,10 +121,14 @@ static void kind_1_case_2_an_empty_row_is_the_output_bias(void **state)
     const float b_o[] = { 0.5f, -0.25f }, residual[] = { 1, 2, 3, 4 };
     struct mha_tensor mask = mha_tensor_4d_const(none, MHA_BOOL, 1, 1, 1, 1);
     struct mha_tensor added = mha_tensor_3d_const(residual, MHA_FLOAT32, 1, 2, 2);
-    struct problem p = { .B = 1, .L = 2, .S = 3, .biases = true,
-                         .shape = { .E = 2, .E_key = 2, .E_value = 2, .E_out = 2, .H = 1, .G = 1,
-                                    .D = 2, .Dv = 2 },
-                         .options = { .mask_kind = MHA_MASK_KEEP, .mask = &mask } };
+    struct problem p = {
+        .B = 1,
+        .L = 2,
+        .S = 3,
+        .biases = true,
+        .shape = { .E = 2, .E_key = 2, .E_value = 2, .E_out = 2, .H = 1, .G = 1, .D = 2, .Dv = 2 },
+        .options = { .mask_kind = MHA_MASK_KEEP, .mask = &mask }
+    };
     problem_make(&p);
     memcpy(data_of(&p.w[7]), b_o, sizeof b_o);
     problem_run(&p);
@@ -145,10 +149,14 @@ static void kind_1_case_2_other_heads_keep_their_part(void **state)
     (void)state;
     static const uint8_t second_only[] = { 0, 1 };
     struct mha_tensor mask = mha_tensor_4d_const(second_only, MHA_BOOL, 1, 2, 1, 1);
-    struct problem p = { .B = 1, .L = 1, .S = 1, .biases = true,
-                         .shape = { .E = 1, .E_key = 1, .E_value = 1, .E_out = 1, .H = 2, .G = 2,
-                                    .D = 1, .Dv = 1 },
-                         .options = { .mask_kind = MHA_MASK_KEEP, .mask = &mask } };
+    struct problem p = {
+        .B = 1,
+        .L = 1,
+        .S = 1,
+        .biases = true,
+        .shape = { .E = 1, .E_key = 1, .E_value = 1, .E_out = 1, .H = 2, .G = 2, .D = 1, .Dv = 1 },
+        .options = { .mask_kind = MHA_MASK_KEEP, .mask = &mask }
+    };
     problem_make(&p);
     memcpy(data_of(&p.w[2]), FLOATS(2, 3), 2 * sizeof(float)); /* values 2 and 3 times the row */
     memcpy(data_of(&p.w[6]), FLOATS(0, 0), 2 * sizeof(float));
@@ -170,9 +178,18 @@ static void kind_2_case_8_garbage_behind_the_length_does_not_pass_the_projection
     for (int32_t len = 0; len <= S; len++) {
         const int32_t lengths[] = { len, S };
         struct mha_tensor t = mha_tensor_1d_const(lengths, MHA_INT32, 2);
-        struct problem p = { .B = 2, .L = 3, .S = S, .biases = true,
-                             .shape = { .E = E, .E_key = 11, .E_value = 13, .E_out = E, .H = 2,
-                                        .G = 1, .D = 7, .Dv = 5 },
+        struct problem p = { .B = 2,
+                             .L = 3,
+                             .S = S,
+                             .biases = true,
+                             .shape = { .E = E,
+                                        .E_key = 11,
+                                        .E_value = 13,
+                                        .E_out = E,
+                                        .H = 2,
+                                        .G = 1,
+                                        .D = 7,
+                                        .Dv = 5 },
                              .inputs = { .key_lengths = &t } };
         problem_make(&p);
         for (int64_t i = 0; i < COUNT(tails); i++) {
@@ -209,8 +226,9 @@ static void kind_5_case_28_heads_are_joined_token_by_token(void **state)
     struct mha_inputs inputs = { .query = &tx };
     struct mha_outputs outputs = { .out = &to };
     for (int with_w_o = 0; with_w_o < 2; with_w_o++) {
-        struct mha_weights weights = { .w_q = &tw, .w_k = &tw, .w_v = &tw,
-                                       .w_o = with_w_o ? &tw : NULL };
+        struct mha_weights weights = {
+            .w_q = &tw, .w_k = &tw, .w_v = &tw, .w_o = with_w_o ? &tw : NULL
+        };
         mha_layer *layer = NULL;
         check_status(ctx, mha_layer_create(ctx, &shape, &weights, MHA_COPY, &layer), MHA_OK);
         check_status(ctx, mha_forward(ctx, layer, &inputs, &own, &outputs), MHA_OK);
@@ -223,9 +241,12 @@ static void kind_5_case_27_rows_of_w_q_are_those_of_its_heads(void **state)
 {
     (void)state;
     /* Values 10 and 20 of two key/value heads; four query heads; W_O tells which is where. */
-    struct problem p = { .B = 1, .L = 1, .S = 1,
-                         .shape = { .E = 1, .E_key = 1, .E_value = 1, .E_out = 1, .H = 4, .G = 2,
-                                    .D = 1, .Dv = 1 } };
+    struct problem p = {
+        .B = 1,
+        .L = 1,
+        .S = 1,
+        .shape = { .E = 1, .E_key = 1, .E_value = 1, .E_out = 1, .H = 4, .G = 2, .D = 1, .Dv = 1 }
+    };
     problem_make(&p);
     memcpy(data_of(&p.w[2]), FLOATS(10, 20), 2 * sizeof(float));
     memcpy(data_of(&p.w[3]), FLOATS(1, 100, 10000, 1000), 4 * sizeof(float));
@@ -243,10 +264,14 @@ static void kind_11_case_72_padding_shortens_no_output(void **state)
     enum { B = 2, L = 6 };
     const int64_t lengths[] = { 1, 1 };
     struct mha_tensor t = mha_tensor_1d_const(lengths, MHA_INT64, B);
-    struct problem p = { .B = B, .L = L, .S = L, .biases = true,
-                         .shape = { .E = 5, .E_key = 5, .E_value = 5, .E_out = 5, .H = 1, .G = 1,
-                                    .D = 5, .Dv = 5 },
-                         .inputs = { .key_lengths = &t } };
+    struct problem p = {
+        .B = B,
+        .L = L,
+        .S = L,
+        .biases = true,
+        .shape = { .E = 5, .E_key = 5, .E_value = 5, .E_out = 5, .H = 1, .G = 1, .D = 5, .Dv = 5 },
+        .inputs = { .key_lengths = &t }
+    };
     problem_make(&p);
     for (int64_t i = 0; i < B * L * 5; i++)
         data_of(&p.out)[i] = NAN;
@@ -278,11 +303,16 @@ static void kind_11_case_73_every_option_counts_in_a_layer(void **state)
     random_fill(numbers, COUNT(numbers));
     for (int combination = 0; combination < 2 * 4 * 2 * 2 * 4 * 2 * 2 * 2; combination++) {
         int rest = combination;
-        struct problem p = { .B = 2, .L = choose(&rest, 2) ? 1 : MOST, .S = S,
-                             .shape = { .E = 7, .E_key = 6, .E_value = 9, .E_out = 8, .H = H,
-                                        .D = 3, .Dv = 5 },
-                             .options = { .softcap = 0.4f, .window_left = 30, .window_right = 3,
-                                          .align = MHA_ALIGN_BOTTOM_RIGHT } };
+        struct problem p = {
+            .B = 2,
+            .L = choose(&rest, 2) ? 1 : MOST,
+            .S = S,
+            .shape = { .E = 7, .E_key = 6, .E_value = 9, .E_out = 8, .H = H, .D = 3, .Dv = 5 },
+            .options = { .softcap = 0.4f,
+                         .window_left = 30,
+                         .window_right = 3,
+                         .align = MHA_ALIGN_BOTTOM_RIGHT }
+        };
         p.options.mask_kind = choose(&rest, 4);
         bool wants_weights = choose(&rest, 2);
         p.options.softcap_mode = choose(&rest, 2);
@@ -304,8 +334,9 @@ static void kind_11_case_73_every_option_counts_in_a_layer(void **state)
     }
 }
 
-static const struct mha_layer_shape all_differ = { .E = 17, .E_key = 19, .E_value = 23,
-                                                   .E_out = 29, .H = 6, .G = 3, .D = 11, .Dv = 13 };
+static const struct mha_layer_shape all_differ = {
+    .E = 17, .E_key = 19, .E_value = 23, .E_out = 29, .H = 6, .G = 3, .D = 11, .Dv = 13
+};
 
 static void kind_11_case_75_all_sizes_of_a_layer_differ(void **state)
 {
@@ -364,8 +395,11 @@ static void kind_12_case_83_a_layer_takes_nothing_for_an_amount(void **state)
 {
     (void)state;
     for (int mix = 0; mix < 8; mix++) {
-        struct problem p = { .B = mix & 1 ? 2 : 0, .L = mix & 2 ? 2 : 0, .S = mix & 4 ? 2 : 0,
-                             .shape = all_differ, .biases = true };
+        struct problem p = { .B = mix & 1 ? 2 : 0,
+                             .L = mix & 2 ? 2 : 0,
+                             .S = mix & 4 ? 2 : 0,
+                             .shape = all_differ,
+                             .biases = true };
         problem_make(&p);
         if (p.B * p.L == 0)
             p.query.data = p.out.data = p.lse.data = NULL;
@@ -389,11 +423,19 @@ static void kind_12_case_84_a_layer_compares_its_operands(void **state)
         int64_t size;
         const char *part; /* of the message */
     } wrong[] = {
-        { VALUE, 1, 6, "value" }, { KEY, 1, 6, "value" },  { KEY, 0, 1, "key" },
-        { VALUE, 0, 1, "value" }, { QUERY, 2, 16, "17" },  { KEY, 2, 18, "19" },
-        { VALUE, 2, 22, "23" },   { OUT, 0, 1, "out" },    { OUT, 1, 2, "out" },
-        { OUT, 2, 17, "29" },     { RESIDUAL, 0, 1, "residual" },
-        { RESIDUAL, 1, 1, "residual" },                    { RESIDUAL, 2, 1, "residual" },
+        { VALUE, 1, 6, "value" },
+        { KEY, 1, 6, "value" },
+        { KEY, 0, 1, "key" },
+        { VALUE, 0, 1, "value" },
+        { QUERY, 2, 16, "17" },
+        { KEY, 2, 18, "19" },
+        { VALUE, 2, 22, "23" },
+        { OUT, 0, 1, "out" },
+        { OUT, 1, 2, "out" },
+        { OUT, 2, 17, "29" },
+        { RESIDUAL, 0, 1, "residual" },
+        { RESIDUAL, 1, 1, "residual" },
+        { RESIDUAL, 2, 1, "residual" },
         { RESIDUAL, 2, 17, "W_O [29, 78] leads to width 29, not back to E = 17" },
     };
     struct problem p = { .B = 2, .L = 3, .S = 5, .shape = all_differ };
@@ -409,8 +451,9 @@ static void kind_12_case_84_a_layer_compares_its_operands(void **state)
             void *room = wrong[i].operand == OUT ? p.out.data : zeros;
             *x = mha_tensor_3d(room, MHA_FLOAT32, x->shape[0], x->shape[1], x->shape[2]);
         }
-        struct mha_inputs in = { .query = &t[QUERY], .key = &t[KEY], .value = &t[VALUE],
-                                 .residual = &t[RESIDUAL] };
+        struct mha_inputs in = {
+            .query = &t[QUERY], .key = &t[KEY], .value = &t[VALUE], .residual = &t[RESIDUAL]
+        };
         struct mha_outputs outputs = { .out = &t[OUT] };
         data_of(&p.out)[0] = 77;
         mha_status status = mha_forward(ctx, p.layer, &in, NULL, &outputs);
@@ -477,8 +520,9 @@ static void kind_12_case_86_what_was_in_an_output_before_does_not_matter(void **
                     struct mha_tensor to = mha_tensor_3d(out[nan], MHA_FLOAT32, 1, M, K);
                     struct mha_outputs outputs = { .out = &to };
                     int64_t bytes = 0;
-                    check_status(with, mha_forward_workspace(with, layer, &inputs, NULL, &outputs,
-                                                             &bytes), MHA_OK);
+                    check_status(
+                        with, mha_forward_workspace(with, layer, &inputs, NULL, &outputs, &bytes),
+                        MHA_OK);
                     memset(out[nan], nan ? 0xff : 0, sizeof out[nan]);
                     memset(scratch, nan ? 0xff : 0, (size_t)bytes);
                     check_status(with, mha_forward(with, layer, &inputs, NULL, &outputs), MHA_OK);
@@ -500,12 +544,22 @@ static void kind_13_case_92_a_layer_reads_nothing_behind_its_operands(void **sta
     (void)state;
     for (int64_t n = 1; n <= 70; n++)
         for (int which = 0; which < 8; which++) {
-            struct problem p = { .B = 1, .L = 3, .S = 5, .biases = true,
-                                 .shape = { .E = 7, .E_key = 6, .E_value = 5, .E_out = 9, .H = 2,
-                                            .G = 1, .D = 4, .Dv = 3 } };
-            int64_t *const sizes[] = { &p.L,           &p.S,             &p.shape.E,
-                                       &p.shape.E_key, &p.shape.E_value, &p.shape.E_out,
-                                       &p.shape.D,     &p.shape.Dv };
+            struct problem p = { .B = 1,
+                                 .L = 3,
+                                 .S = 5,
+                                 .biases = true,
+                                 .shape = { .E = 7,
+                                            .E_key = 6,
+                                            .E_value = 5,
+                                            .E_out = 9,
+                                            .H = 2,
+                                            .G = 1,
+                                            .D = 4,
+                                            .Dv = 3 } };
+            int64_t *const sizes[] = {
+                &p.L,           &p.S,       &p.shape.E, &p.shape.E_key, &p.shape.E_value,
+                &p.shape.E_out, &p.shape.D, &p.shape.Dv
+            };
             *sizes[which] = n;
             char text[32];
             snprintf(text, sizeof text, "n %d at %d: ", (int)n, which);

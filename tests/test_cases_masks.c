@@ -39,7 +39,11 @@ static void kind_1_case_1_a_masked_row_is_zero_and_leaves_others_alone(void **st
 {
     (void)state;
     struct mha_tensor mask = bytes((const uint8_t[]){ 0, 0, 1, 1 }, 2, 2);
-    struct by_hand p = { .L = 2, .S = 2, .q = FLOATS(1, 1), .k = FLOATS(0, LN3), .v = FLOATS(4, 8),
+    struct by_hand p = { .L = 2,
+                         .S = 2,
+                         .q = FLOATS(1, 1),
+                         .k = FLOATS(0, LN3),
+                         .v = FLOATS(4, 8),
                          .options = { .mask_kind = MHA_MASK_KEEP, .mask = &mask } };
     by_hand_check(ctx, &p, WANT(0, 7));
     check_empty_row(&p, 0);
@@ -140,7 +144,13 @@ static void check_tails(int64_t S, int64_t len, int64_t L, int64_t D)
     float first[BY_HAND_ROOM], first_weights[BY_HAND_ROOM];
     float *q = guarded_floats(L * D), *k = guarded_floats(S * D), *v = guarded_floats(S * D);
     struct mha_tensor length = mha_tensor_1d_const(&len, MHA_INT64, 1);
-    struct by_hand p = { .L = L, .S = S, .D = D, .Dv = D, .q = q, .k = k, .v = v,
+    struct by_hand p = { .L = L,
+                         .S = S,
+                         .D = D,
+                         .Dv = D,
+                         .q = q,
+                         .k = k,
+                         .v = v,
                          .inputs = { .key_lengths = &length } };
     for (int64_t t = 0; t < COUNT(tails); t++) {
         for (int64_t i = len * D; i < S * D; i++)
@@ -173,7 +183,10 @@ static void kind_2_case_9_a_masked_key_never_wins(void **state)
 {
     (void)state;
     struct mha_tensor keep = bytes((const uint8_t[]){ 1, 0 }, 1, 2);
-    struct by_hand p = { .S = 2, .q = FLOATS(-20000), .k = FLOATS(1, 0), .v = FLOATS(1, 100),
+    struct by_hand p = { .S = 2,
+                         .q = FLOATS(-20000),
+                         .k = FLOATS(1, 0),
+                         .v = FLOATS(1, 100),
                          .options = { .mask_kind = MHA_MASK_KEEP, .mask = &keep } };
     by_hand_run(ctx, &p);
     check_same_bits("out", p.out, FLOATS(1), 1);
@@ -187,9 +200,11 @@ static void kind_2_case_10_restrictions_do_not_add_up(void **state)
     /* Causal, and key 0 away for all, and the lowest float where causal excludes already. */
     struct mha_tensor mask = numbers(FLOATS(-INFINITY, 0, 0, -INFINITY, 0, LOWEST, -INFINITY, 0, 0),
                                      3, 3);
-    struct by_hand p = { .L = 3, .S = 3, .v = FLOATS(1, 2, 4),
-                         .options = { .causal = 1, .mask_kind = MHA_MASK_ADDITIVE,
-                                      .mask = &mask } };
+    struct by_hand p = { .L = 3,
+                         .S = 3,
+                         .v = FLOATS(1, 2, 4),
+                         .options = {
+                             .causal = 1, .mask_kind = MHA_MASK_ADDITIVE, .mask = &mask } };
     by_hand_check(ctx, &p, WANT(0, 2, 3));
     check_empty_row(&p, 0);
     check_same_bits("weights", p.weights + 3, FLOATS(0, 1, 0, 0, 0.5f, 0.5f), 6);
@@ -201,7 +216,8 @@ static void kind_3_case_13_keep_and_drop_are_opposites(void **state)
 {
     (void)state;
     struct mha_tensor mask = bytes((const uint8_t[]){ 1, 1, 0 }, 1, 3);
-    struct by_hand p = { .S = 3, .v = FLOATS(1, 2, 3),
+    struct by_hand p = { .S = 3,
+                         .v = FLOATS(1, 2, 3),
                          .options = { .mask_kind = MHA_MASK_KEEP, .mask = &mask } };
     by_hand_check(ctx, &p, WANT(1.5));
     p.options.mask_kind = MHA_MASK_DROP;
@@ -217,7 +233,8 @@ static void kind_3_case_14_the_kind_of_a_mask_is_said_not_guessed(void **state)
     (void)state;
     struct mha_tensor add = numbers(FLOATS(1, 0), 1, 2);
     struct mha_tensor keep = bytes((const uint8_t[]){ 1, 0 }, 1, 2);
-    struct by_hand p = { .S = 2, .v = FLOATS(1, 2),
+    struct by_hand p = { .S = 2,
+                         .v = FLOATS(1, 2),
                          .options = { .mask_kind = MHA_MASK_ADDITIVE, .mask = &add } };
     by_hand_run(ctx, &p);
     check_close("weights", p.weights, WANT(0.7310585786300049, 0.2689414213699951), 2,
@@ -251,7 +268,11 @@ static void kind_3_case_15_a_mask_has_its_batch_axis_before_its_head_axis(void *
     /* [B, H, 1, S]: sample 0 may see key 0 and sample 1 key 1, in both heads. */
     static const uint8_t data[] = { 1, 0, 1, 0, 0, 1, 0, 1 };
     struct mha_tensor mask = mha_tensor_4d_const(data, MHA_BOOL, 2, 2, 1, 2);
-    struct by_hand p = { .B = 2, .H = 2, .G = 2, .S = 2, .v = FLOATS(1, 1, 3, 3, 1, 1, 3, 3),
+    struct by_hand p = { .B = 2,
+                         .H = 2,
+                         .G = 2,
+                         .S = 2,
+                         .v = FLOATS(1, 1, 3, 3, 1, 1, 3, 3),
                          .options = { .mask_kind = MHA_MASK_KEEP, .mask = &mask } };
     by_hand_check(ctx, &p, WANT(1, 1, 3, 3));
     /* Broadcast over the heads; and heads that differ. */
@@ -268,7 +289,10 @@ static void kind_3_case_16_key_padding_removes_columns_only(void **state)
     const int32_t two = 2;
     struct mha_tensor length = mha_tensor_1d_const(&two, MHA_INT32, 1);
     struct mha_tensor keep = bytes((const uint8_t[]){ 1, 1, 0 }, 1, 3);
-    struct by_hand p = { .L = 3, .S = 3, .v = FLOATS(1, 2, 4), .options = { .causal = 1 },
+    struct by_hand p = { .L = 3,
+                         .S = 3,
+                         .v = FLOATS(1, 2, 4),
+                         .options = { .causal = 1 },
                          .inputs = { .key_lengths = &length } };
     by_hand_check(ctx, &p, WANT(1, 1.5, 1.5));
     p.inputs.key_lengths = NULL;
@@ -281,7 +305,9 @@ static void kind_3_case_17_causal_and_padding_on_either_side(void **state)
 {
     (void)state;
     struct mha_tensor keep = bytes((const uint8_t[]){ 0, 1, 1 }, 1, 3);
-    struct by_hand p = { .L = 3, .S = 3, .v = FLOATS(1, 2, 4),
+    struct by_hand p = { .L = 3,
+                         .S = 3,
+                         .v = FLOATS(1, 2, 4),
                          .options = { .causal = 1, .mask_kind = MHA_MASK_KEEP, .mask = &keep } };
     by_hand_check(ctx, &p, WANT(0, 2, 3));
     check_empty_row(&p, 0);
@@ -303,7 +329,9 @@ static void kind_4_case_20_the_causal_rule_says_where_its_corner_is(void **state
     by_hand_check(ctx, &p, WANT(1));
     p.options.align = MHA_ALIGN_BOTTOM_RIGHT;
     by_hand_check(ctx, &p, WANT(2.5));
-    struct by_hand two = { .L = 2, .S = 5, .v = FLOATS(1, 2, 3, 4, 5),
+    struct by_hand two = { .L = 2,
+                           .S = 5,
+                           .v = FLOATS(1, 2, 3, 4, 5),
                            .options = { .causal = 1, .align = MHA_ALIGN_BOTTOM_RIGHT } };
     by_hand_check(ctx, &two, WANT(2.5, 3));
     /* The corner is that of the valid lengths, not of the buffer. */
@@ -321,7 +349,9 @@ static void kind_4_case_20_the_causal_rule_says_where_its_corner_is(void **state
 static void kind_4_case_21_more_queries_than_keys_change_no_alignment(void **state)
 {
     (void)state;
-    struct by_hand p = { .L = 3, .S = 2, .v = FLOATS(1, 3),
+    struct by_hand p = { .L = 3,
+                         .S = 2,
+                         .v = FLOATS(1, 3),
                          .options = { .causal = 1, .align = MHA_ALIGN_BOTTOM_RIGHT } };
     by_hand_check(ctx, &p, WANT(0, 1, 2));
     check_empty_row(&p, 0);
@@ -332,7 +362,9 @@ static void kind_4_case_21_more_queries_than_keys_change_no_alignment(void **sta
 static void kind_4_case_22_windows_are_inclusive_distances(void **state)
 {
     (void)state;
-    struct by_hand p = { .L = 5, .S = 5, .v = FLOATS(1, 2, 3, 4, 5),
+    struct by_hand p = { .L = 5,
+                         .S = 5,
+                         .v = FLOATS(1, 2, 3, 4, 5),
                          .options = { .causal = 1, .window = MHA_WINDOW_LEFT, .window_left = 1 } };
     by_hand_check(ctx, &p, WANT(1, 1.5, 2.5, 3.5, 4.5));
     p.options.window_left = 2;
@@ -340,7 +372,8 @@ static void kind_4_case_22_windows_are_inclusive_distances(void **state)
     p.options.window_left = 0;
     by_hand_check(ctx, &p, WANT(1, 2, 3, 4, 5));
     p.options = (struct mha_options){ .window = MHA_WINDOW_LEFT | MHA_WINDOW_RIGHT,
-                                      .window_left = 1, .window_right = 2 };
+                                      .window_left = 1,
+                                      .window_right = 2 };
     by_hand_check(ctx, &p, WANT(2, 2.5, 3.5, 4, 4.5));
     /* A side whose flag is off is unlimited, whatever its field says. */
     p.options.window = MHA_WINDOW_RIGHT;
@@ -352,9 +385,12 @@ static void kind_4_case_22_windows_are_inclusive_distances(void **state)
 static void kind_4_case_23_a_window_follows_the_position(void **state)
 {
     (void)state;
-    struct by_hand p = { .S = 6, .v = FLOATS(1, 2, 3, 4, 5, 6),
-                         .options = { .align = MHA_ALIGN_BOTTOM_RIGHT, .causal = 1,
-                                      .window = MHA_WINDOW_LEFT, .window_left = 2 } };
+    struct by_hand p = { .S = 6,
+                         .v = FLOATS(1, 2, 3, 4, 5, 6),
+                         .options = { .align = MHA_ALIGN_BOTTOM_RIGHT,
+                                      .causal = 1,
+                                      .window = MHA_WINDOW_LEFT,
+                                      .window_left = 2 } };
     by_hand_check(ctx, &p, WANT(5));
 
     /* Six tokens in chunks of 1, 2 and 3 are six tokens at once, to the bit. */
@@ -363,12 +399,19 @@ static void kind_4_case_23_a_window_follows_the_position(void **state)
     random_fill(q, T * D);
     random_fill(k, T * D);
     random_fill(v, T * D);
-    struct by_hand whole = { .L = T, .S = T, .D = D, .Dv = D, .q = q, .k = k, .v = v,
-                             .options = p.options };
+    struct by_hand whole = {
+        .L = T, .S = T, .D = D, .Dv = D, .q = q, .k = k, .v = v, .options = p.options
+    };
     by_hand_run(ctx, &whole);
     for (int64_t chunk = 1, done = 0; chunk <= 3; done += chunk++) {
-        struct by_hand part = { .L = chunk, .S = done + chunk, .D = D, .Dv = D, .q = q + done * D,
-                                .k = k, .v = v, .options = p.options };
+        struct by_hand part = { .L = chunk,
+                                .S = done + chunk,
+                                .D = D,
+                                .Dv = D,
+                                .q = q + done * D,
+                                .k = k,
+                                .v = v,
+                                .options = p.options };
         by_hand_run(ctx, &part);
         check_same_bits("chunk", part.out, whole.out + done * D, chunk * D);
         check_same_bits("lse", part.lse, whole.lse + done, chunk);

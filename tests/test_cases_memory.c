@@ -201,8 +201,13 @@ static void kind_12_case_82_no_size_stops_the_process(void **state)
     for (int64_t i = 0; i < COUNT(modes); i++) {
         int32_t m = modes[i];
         const struct mha_options wrong[] = {
-            { .scale_mode = m }, { .softcap_mode = m },  { .mask_kind = m }, { .causal = m },
-            { .align = m },      { .zero_attention = m }, { .reserved = m },
+            { .scale_mode = m },
+            { .softcap_mode = m },
+            { .mask_kind = m },
+            { .causal = m },
+            { .align = m },
+            { .zero_attention = m },
+            { .reserved = m },
             { .window = m == -1 ? 4 : m },
             { .window = MHA_WINDOW_LEFT, .window_left = m < 0 ? m : INT64_MIN },
             { .window = MHA_WINDOW_RIGHT, .window_right = m < 0 ? m : -1 },
@@ -251,13 +256,25 @@ static void kind_12_case_84_every_pair_of_operands_is_compared(void **state)
         int64_t size;
         const char *name;
     } wrong[] = {
-        { V, 1, 6, "value" },    { K, 1, 6, "value" },    { K, 0, 1, "key" },
-        { V, 0, 1, "value" },    { V, 2, 1, "value" },    { K, 3, 4, "key" },
-        { K, 2, 4, "multiple" }, { OUT, 0, 1, "out" },    { OUT, 1, 4, "out" },
-        { OUT, 2, 3, "out" },    { OUT, 3, 2, "out" },    { RESIDUAL, 0, 1, "residual" },
-        { RESIDUAL, 1, 1, "residual" },                   { RESIDUAL, 2, 1, "residual" },
-        { RESIDUAL, 3, 1, "residual" },                   { MASK, 0, 3, "mask" },
-        { MASK, 1, 2, "mask" },  { MASK, 2, 2, "mask" },  { MASK, 3, 4, "mask" },
+        { V, 1, 6, "value" },
+        { K, 1, 6, "value" },
+        { K, 0, 1, "key" },
+        { V, 0, 1, "value" },
+        { V, 2, 1, "value" },
+        { K, 3, 4, "key" },
+        { K, 2, 4, "multiple" },
+        { OUT, 0, 1, "out" },
+        { OUT, 1, 4, "out" },
+        { OUT, 2, 3, "out" },
+        { OUT, 3, 2, "out" },
+        { RESIDUAL, 0, 1, "residual" },
+        { RESIDUAL, 1, 1, "residual" },
+        { RESIDUAL, 2, 1, "residual" },
+        { RESIDUAL, 3, 1, "residual" },
+        { MASK, 0, 3, "mask" },
+        { MASK, 1, 2, "mask" },
+        { MASK, 2, 2, "mask" },
+        { MASK, 3, 4, "mask" },
     };
     static float data[6][2 * 3 * 6 * 7];
     for (int64_t i = -1; i < COUNT(wrong); i++) {
@@ -275,8 +292,9 @@ static void kind_12_case_84_every_pair_of_operands_is_compared(void **state)
             *x = mha_tensor_4d(x->data, x->type, x->shape[0], x->shape[1], x->shape[2],
                                x->shape[3]);
         }
-        struct mha_inputs in = { .query = &t[Q], .key = &t[K], .value = &t[V],
-                                 .residual = &t[RESIDUAL] };
+        struct mha_inputs in = {
+            .query = &t[Q], .key = &t[K], .value = &t[V], .residual = &t[RESIDUAL]
+        };
         struct mha_options options = { .mask_kind = MHA_MASK_ADDITIVE, .mask = &t[MASK] };
         struct mha_outputs outputs = { .out = &t[OUT] };
         data[OUT][0] = 77;
@@ -379,8 +397,9 @@ static void kind_13_case_91_the_scratch_is_what_the_query_tells(void **state)
         int64_t bytes = 0;
         check_status(with, mha_layer_create(with, &g.shape, &g.weights, g.ownership, &layer),
                      MHA_OK);
-        check_status(with, mha_forward_workspace(with, layer, &g.inputs, &g.options, &outputs,
-                                                 &bytes), MHA_OK);
+        check_status(with,
+                     mha_forward_workspace(with, layer, &g.inputs, &g.options, &outputs, &bytes),
+                     MHA_OK);
         assert_int_equal(bytes % 64, 0);
         check_status(with, mha_context_reserve(with, bytes), MHA_OK);
         check_status(with, mha_forward(with, layer, &g.inputs, &g.options, &outputs), MHA_OK);
@@ -395,8 +414,10 @@ static void kind_13_case_91_sizes_that_overflow_are_an_error(void **state)
     (void)state;
     const int64_t big = INT64_C(1) << 40;
     static const int64_t shapes[][4] = {
-        { 1, 1, INT64_C(1) << 40, 1 }, { 1, 1, 1, INT64_C(1) << 40 },
-        { INT64_C(1) << 40, INT64_C(1) << 40, 1, 1 }, { INT64_MAX, 2, 1, 1 },
+        { 1, 1, INT64_C(1) << 40, 1 },
+        { 1, 1, 1, INT64_C(1) << 40 },
+        { INT64_C(1) << 40, INT64_C(1) << 40, 1, 1 },
+        { INT64_MAX, 2, 1, 1 },
     };
     for (int64_t i = 0; i < COUNT(shapes); i++) {
         const int64_t *n = shapes[i];
@@ -410,15 +431,17 @@ static void kind_13_case_91_sizes_that_overflow_are_an_error(void **state)
     /* Many rows alone are none: no scratch grows with them. */
     struct mha_tensor t = mha_tensor_4d(NULL, MHA_FLOAT32, 1, big, 1, 1);
     int64_t bytes = -1;
-    check_status(ctx, mha_attention_workspace(ctx, &(struct mha_inputs){ .query = &t }, NULL,
-                                              &(struct mha_outputs){ .out = &t }, &bytes), MHA_OK);
+    check_status(ctx,
+                 mha_attention_workspace(ctx, &(struct mha_inputs){ .query = &t }, NULL,
+                                         &(struct mha_outputs){ .out = &t }, &bytes),
+                 MHA_OK);
     assert_in_range(bytes, 1, 1 << 20);
 }
 
 /* Every operand of exactly its size before an unreadable page; each size in turn is n. */
 static void attend_guarded(struct generated_case *c)
 {
-    const int64_t counts[] = { c->B * c->L * c->H * c->D, c->B * c->S * c->G * c->D,
+    const int64_t counts[] = { c->B * c->L * c->H * c->D,  c->B * c->S * c->G * c->D,
                                c->B * c->S * c->G * c->Dv, c->L * c->S,
                                c->B * c->L * c->H * c->Dv, c->B * c->H * c->L * c->S };
     float *f[6];

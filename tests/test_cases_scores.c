@@ -28,7 +28,8 @@ static void kind_5_case_27_query_heads_share_key_heads_in_runs(void **state)
     static const struct {
         int64_t H, G;
         mha_status status;
-    } wrong[] = { { 3, 2, MHA_ERROR_SHAPE }, { 2, 3, MHA_ERROR_SHAPE },
+    } wrong[] = { { 3, 2, MHA_ERROR_SHAPE },
+                  { 2, 3, MHA_ERROR_SHAPE },
                   { 2, 0, MHA_ERROR_ARGUMENT } };
     for (int64_t i = 0; i < COUNT(wrong); i++) {
         struct mha_tensor q = mha_tensor_4d(data, MHA_FLOAT32, 1, 1, wrong[i].H, 1);
@@ -50,9 +51,14 @@ static void kind_8_case_51_the_softcap_comes_before_the_mask(void **state)
     const float add[] = { 0, -INFINITY };
     struct mha_tensor bytes = mha_tensor_4d_const(keep, MHA_UINT8, 1, 1, 1, 2);
     struct mha_tensor numbers = mha_tensor_4d_const(add, MHA_FLOAT32, 1, 1, 1, 2);
-    struct by_hand p = { .S = 2, .q = FLOATS(1), .k = FLOATS(1, 1), .v = FLOATS(3, 9),
-                         .options = { .softcap_mode = MHA_SOFTCAP_TANH, .softcap = 2,
-                                      .mask_kind = MHA_MASK_KEEP, .mask = &bytes } };
+    struct by_hand p = { .S = 2,
+                         .q = FLOATS(1),
+                         .k = FLOATS(1, 1),
+                         .v = FLOATS(3, 9),
+                         .options = { .softcap_mode = MHA_SOFTCAP_TANH,
+                                      .softcap = 2,
+                                      .mask_kind = MHA_MASK_KEEP,
+                                      .mask = &bytes } };
     by_hand_run(ctx, &p);
     check_same_bits("weights", p.weights, FLOATS(1, 0), 2);
     check_close("lse", p.lse, WANT(2 * tanh(0.5)), 1, bound_of(WANT(0.9242343145), 1, 0));
@@ -74,7 +80,10 @@ static void kind_8_case_52_the_scale_is_that_of_the_logical_width(void **state)
     by_hand_run(ctx, &p);
     check_close("lse", p.lse, WANT(1.7320508075688772), 1, bound_of(WANT(1.7320508), 1, 0));
 
-    struct by_hand two = { .S = 2, .q = FLOATS(1), .k = FLOATS(5, -5), .v = FLOATS(1, 2),
+    struct by_hand two = { .S = 2,
+                           .q = FLOATS(1),
+                           .k = FLOATS(5, -5),
+                           .v = FLOATS(1, 2),
                            .options = { .scale_mode = MHA_SCALE_VALUE, .scale = 0 } };
     by_hand_run(ctx, &two);
     check_same_bits("weights", two.weights, FLOATS(0.5f, 0.5f), 2);
@@ -93,16 +102,18 @@ static void kind_8_case_52_the_scale_is_that_of_the_logical_width(void **state)
 static void kind_9_case_59_large_scores_do_not_overflow(void **state)
 {
     (void)state;
-    struct by_hand p = { .S = 3, .q = FLOATS(1), .k = FLOATS(1e4f, 0, -1e4f),
-                         .v = FLOATS(7, 8, 9) };
+    struct by_hand p = {
+        .S = 3, .q = FLOATS(1), .k = FLOATS(1e4f, 0, -1e4f), .v = FLOATS(7, 8, 9)
+    };
     by_hand_run(ctx, &p);
     check_same_bits("weights", p.weights, FLOATS(1, 0, 0), 3);
     struct by_hand huge = { .S = 2, .q = FLOATS(1), .k = FLOATS(3e38f, 3e38f), .v = FLOATS(7, 8) };
     by_hand_run(ctx, &huge);
     check_same_bits("weights", huge.weights, FLOATS(0.5f, 0.5f), 2);
     check_same_bits("out", huge.out, FLOATS(7.5f), 1);
-    struct by_hand equal = { .S = 4, .q = FLOATS(1), .k = FLOATS(1e30f, 1e30f, 1e30f, 1e30f),
-                             .v = FLOATS(1, 2, 3, 4) };
+    struct by_hand equal = {
+        .S = 4, .q = FLOATS(1), .k = FLOATS(1e30f, 1e30f, 1e30f, 1e30f), .v = FLOATS(1, 2, 3, 4)
+    };
     by_hand_run(ctx, &equal);
     check_same_bits("weights", equal.weights, FLOATS(0.25f, 0.25f, 0.25f, 0.25f), 4);
     check_same_bits("out", equal.out, FLOATS(2.5f), 1);
@@ -215,14 +226,15 @@ static void check_case(struct generated_case *c, bool wants_weights, float *out_
     struct mha_tensor t_out = mha_tensor_4d(out, MHA_FLOAT32, c->B, c->L, c->H, c->Dv);
     struct mha_tensor t_lse = mha_tensor_3d(lse, MHA_FLOAT32, c->B, c->H, c->L);
     struct mha_tensor t_weights = mha_tensor_4d(weights, MHA_FLOAT32, c->B, c->H, c->L, keys);
-    struct mha_outputs outputs = { .out = &t_out, .lse = &t_lse,
+    struct mha_outputs outputs = { .out = &t_out,
+                                   .lse = &t_lse,
                                    .weights = wants_weights ? &t_weights : NULL };
     check_status(ctx, mha_attention(ctx, &c->inputs, &c->options, &outputs), MHA_OK);
     struct reference_result want;
     reference_attention(&c->inputs, &c->options, &want);
     error_model_check(c, &want,
-                      &(struct float_arrays){ .out = out, .lse = lse,
-                                              .weights = wants_weights ? weights : NULL });
+                      &(struct float_arrays){
+                          .out = out, .lse = lse, .weights = wants_weights ? weights : NULL });
     reference_free(&want);
     if (out_copy)
         memcpy(out_copy, out, (size_t)(rows * c->Dv) * sizeof *out);
@@ -299,10 +311,16 @@ static void kind_11_case_74_every_remainder_of_every_size(void **state)
     for (int64_t S = 1; S <= 130; S++)
         for (int64_t r = 0; r < COUNT(rows); r++)
             for (int64_t w = 0; w < COUNT(widths); w++) {
-                struct generated_case c = { .B = 1, .L = rows[r], .S = S, .H = 2, .G = 2,
-                                            .D = widths[w], .Dv = widths[(w + S) % 5] };
-                snprintf(c.text, sizeof c.text, "L %" PRId64 " S %" PRId64 " D %" PRId64 " Dv %"
-                         PRId64 ": ", c.L, c.S, c.D, c.Dv);
+                struct generated_case c = { .B = 1,
+                                            .L = rows[r],
+                                            .S = S,
+                                            .H = 2,
+                                            .G = 2,
+                                            .D = widths[w],
+                                            .Dv = widths[(w + S) % 5] };
+                snprintf(c.text, sizeof c.text,
+                         "L %" PRId64 " S %" PRId64 " D %" PRId64 " Dv %" PRId64 ": ", c.L, c.S,
+                         c.D, c.Dv);
                 make_case(&c);
                 if ((S + r + w) % 3 == 0) /* one key/value head behind both */
                     c.key.strides[2] = c.value.strides[2] = 0;

@@ -589,9 +589,11 @@ static void workspace_suffices(void **state)
         struct counting counting;
         counting_init(&counting);
         mha_context *ctx = NULL;
-        assert_int_equal(mha_context_create(&(struct mha_context_options){
-                                                .allocator = &counting.allocator,
-                                                .threads = threads }, &ctx), MHA_OK);
+        assert_int_equal(
+            mha_context_create(&(struct mha_context_options){ .allocator = &counting.allocator,
+                                                              .threads = threads },
+                               &ctx),
+            MHA_OK);
         int64_t heads = 0, whole = 0;
         check_status(ctx, mha_attention_workspace(ctx, &p->heads, NULL, &p->heads_out, &heads),
                      MHA_OK);
@@ -627,11 +629,14 @@ static void memory_does_not_grow_with_scores(void **state)
     struct counting counting;
     counting_init(&counting);
     mha_context *ctx = NULL;
-    assert_int_equal(mha_context_create(&(struct mha_context_options){
-                                            .allocator = &counting.allocator, .threads = 8 },
-                                        &ctx), MHA_OK);
-    check_status(ctx, mha_attention(ctx, &(struct mha_inputs){ .query = &t_x }, &options,
-                                    &(struct mha_outputs){ .out = &t_out }), MHA_OK);
+    assert_int_equal(
+        mha_context_create(
+            &(struct mha_context_options){ .allocator = &counting.allocator, .threads = 8 }, &ctx),
+        MHA_OK);
+    check_status(ctx,
+                 mha_attention(ctx, &(struct mha_inputs){ .query = &t_x }, &options,
+                               &(struct mha_outputs){ .out = &t_out }),
+                 MHA_OK);
     assert_in_range(counting.live_bytes, 1, 1 << 20);
     mha_context_free(ctx);
     free(x);

@@ -47,9 +47,9 @@ static double value_of(uint16_t bits, int exponent_bits)
     int fraction = bits & ((1 << fraction_bits) - 1);
     int bias = (1 << (exponent_bits - 1)) - 1;
     double value = exponent == 2 * bias + 1 ? (fraction ? (double)NAN : (double)INFINITY)
-                   : exponent == 0          ? ldexp(fraction, 1 - bias - fraction_bits)
-                                            : ldexp((1 << fraction_bits) + fraction,
-                                                    exponent - bias - fraction_bits);
+                   : exponent == 0
+                       ? ldexp(fraction, 1 - bias - fraction_bits)
+                       : ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits);
     return bits >> 15 ? -value : value;
 }
 
@@ -104,8 +104,8 @@ static void every_16_bit_float_widens_exactly(void **state)
             double want = value_of((uint16_t)i, exponent_bits);
             if (isnan(want) ? !isnan(single[i]) || !isnan(twice[i])
                             : (double)single[i] != want || twice[i] != want)
-                fail_msg("%s %04x: got %a and %a, wanted %a", dtype, i, (double)single[i],
-                         twice[i], want);
+                fail_msg("%s %04x: got %a and %a, wanted %a", dtype, i, (double)single[i], twice[i],
+                         want);
             assert_int_equal(!!signbit(single[i]), i >> 15);
         }
     }
@@ -154,7 +154,8 @@ static void random_floats_round_to_the_nearest(void **state)
             if (i % 3 == 0) {
                 uint16_t near = (uint16_t)random_below(exponent_bits == 5 ? 0x7bff : 0x7f7f);
                 twice[i] = (value_of(near, exponent_bits)
-                            + value_of((uint16_t)(near + 1), exponent_bits)) / 2;
+                            + value_of((uint16_t)(near + 1), exponent_bits))
+                           / 2;
                 if (i % 2)
                     twice[i] = nextafter(twice[i], i % 4 == 1 ? INFINITY : 0);
             }
@@ -262,9 +263,9 @@ static void every_type_in_both_byte_orders(void **state)
         const char *code;
         int32_t type;
     } types[] = {
-        { "b1", MHA_BOOL },    { "i1", MHA_INT8 },   { "u1", MHA_UINT8 },   { "i2", MHA_INT16 },
-        { "u2", MHA_UINT16 },  { "i4", MHA_INT32 },  { "u4", MHA_UINT32 },  { "i8", MHA_INT64 },
-        { "u8", MHA_UINT64 },  { "f2", MHA_FLOAT16 }, { "f4", MHA_FLOAT32 }, { "f8", MHA_FLOAT64 },
+        { "b1", MHA_BOOL },   { "i1", MHA_INT8 },    { "u1", MHA_UINT8 },   { "i2", MHA_INT16 },
+        { "u2", MHA_UINT16 }, { "i4", MHA_INT32 },   { "u4", MHA_UINT32 },  { "i8", MHA_INT64 },
+        { "u8", MHA_UINT64 }, { "f2", MHA_FLOAT16 }, { "f4", MHA_FLOAT32 }, { "f8", MHA_FLOAT64 },
     };
     enum { N = 700 }; /* more than a batch */
     unsigned char from[N * 8], big[N * 8], got[N * 8];
@@ -322,8 +323,10 @@ static void orders_and_strides(void **state)
                 for (int c = 0; c < C; c++)
                     for (int f = 0; f < F; f++)
                         stored[column_major ? a + A * (b + B * (c + C * f))
-                                            : f + F * (c + C * (b + B * a))] =
-                            (float)(a * 100000 + b * 10000 + c * 1000 + f);
+                                            : f + F * (c + C * (b + B * a))] = (float)(a * 100000
+                                                                                       + b * 10000
+                                                                                       + c * 1000
+                                                                                       + f);
         const char *path = file_write_npy(
             "order.npy",
             column_major ? "{'descr': '<f4', 'fortran_order': True, 'shape': (3, 5, 7, 1, 61)}"
@@ -332,7 +335,9 @@ static void orders_and_strides(void **state)
         for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++)
             memory[i] = -1;
         /* Axes 0 and 2 change places in memory; the rows of 61 have gaps of 2. */
-        struct mha_tensor into = { .data = memory, .type = MHA_FLOAT32, .rank = 5,
+        struct mha_tensor into = { .data = memory,
+                                   .type = MHA_FLOAT32,
+                                   .rank = 5,
                                    .shape = { A, B, C, D, F },
                                    .strides = { 63, 63 * A, 63 * A * B, 1, 1 } };
         check_status(ctx, mha_npy_read(ctx, path, &into), MHA_OK);

@@ -144,8 +144,7 @@ static void prepare_file(struct world *w)
 
 static mha_status run_load(struct world *w)
 {
-    struct mha_layer_source source = { .naming = MHA_NAMING_BERT,
-                                       .fusion = MHA_FUSION_SEPARATE };
+    struct mha_layer_source source = { .naming = MHA_NAMING_BERT, .fusion = MHA_FUSION_SEPARATE };
     struct mha_layer_shape shape = { .H = H };
     return mha_layer_load(w->ctx, w->file, &source, &shape, &w->made);
 }
@@ -272,7 +271,8 @@ static void context_create_may_fail(void **state)
     counting_init(&counting);
     counting.fail_at = 1;
     char message[128] = "";
-    struct mha_context_options options = { .allocator = &counting.allocator, .message = message,
+    struct mha_context_options options = { .allocator = &counting.allocator,
+                                           .message = message,
                                            .message_bytes = sizeof message };
     mha_context *ctx = (mha_context *)&counting; /* must become NULL */
     check_status(NULL, mha_context_create(&options, &ctx), MHA_ERROR_MEMORY);

@@ -34,7 +34,8 @@ static void results_make(const struct generated_case *c, struct results *r)
     r->t_lse = mha_tensor_3d(r->lse, MHA_FLOAT32, c->B, c->H, c->L);
     r->t_weights = mha_tensor_4d(r->weights, MHA_FLOAT32, c->B, c->H, c->L, keys);
     r->t_mean = mha_tensor_3d(r->weights_mean, MHA_FLOAT32, c->B, c->L, keys);
-    r->outputs = (struct mha_outputs){ .lse = &r->t_lse, .weights = &r->t_weights,
+    r->outputs = (struct mha_outputs){ .lse = &r->t_lse,
+                                       .weights = &r->t_weights,
                                        .weights_mean = &r->t_mean };
 }
 
@@ -232,12 +233,15 @@ static void forward_is_attention_on_projected_rows(void **state)
         mha_tensor_3d(want_lse, MHA_FLOAT32, B, H, L),
         mha_tensor_4d_const(mask, MHA_FLOAT32, 1, H, L, S),
     };
-    struct mha_layer_shape shape = { .E = E, .E_key = EK, .E_value = EV, .H = H, .G = G, .D = D,
-                                     .Dv = DV };
-    struct mha_weights weights = { .w_q = &t[0], .w_k = &t[1], .w_v = &t[2],
-                                   .b_q = &t[3], .b_k = &t[4], .b_v = &t[5] };
-    struct mha_options options = { .mask_kind = MHA_MASK_ADDITIVE, .mask = &t[16], .causal = 1,
-                                   .align = MHA_ALIGN_BOTTOM_RIGHT };
+    struct mha_layer_shape shape = {
+        .E = E, .E_key = EK, .E_value = EV, .H = H, .G = G, .D = D, .Dv = DV
+    };
+    struct mha_weights weights = {
+        .w_q = &t[0], .w_k = &t[1], .w_v = &t[2], .b_q = &t[3], .b_k = &t[4], .b_v = &t[5]
+    };
+    struct mha_options options = {
+        .mask_kind = MHA_MASK_ADDITIVE, .mask = &t[16], .causal = 1, .align = MHA_ALIGN_BOTTOM_RIGHT
+    };
     struct mha_inputs rows = { .query = &t[6], .key = &t[7], .value = &t[8] };
     struct mha_inputs heads = { .query = &t[11], .key = &t[12], .value = &t[13] };
     struct mha_outputs to = { .out = &t[9], .lse = &t[10] };
@@ -281,8 +285,14 @@ static void six_layers_stack(void **state)
             tb[i] = mha_tensor_1d_const(b[i], MHA_FLOAT32, E);
         }
         struct mha_layer_shape shape = { .E = E, .H = H };
-        struct mha_weights weights = { .w_q = &tw[0], .w_k = &tw[1], .w_v = &tw[2], .w_o = &tw[3],
-                                       .b_q = &tb[0], .b_k = &tb[1], .b_v = &tb[2], .b_o = &tb[3] };
+        struct mha_weights weights = { .w_q = &tw[0],
+                                       .w_k = &tw[1],
+                                       .w_v = &tw[2],
+                                       .w_o = &tw[3],
+                                       .b_q = &tb[0],
+                                       .b_k = &tb[1],
+                                       .b_v = &tb[2],
+                                       .b_o = &tb[3] };
         mha_layer *layer = NULL;
         check_status(ctx, mha_layer_create(ctx, &shape, &weights, MHA_BORROW, &layer), MHA_OK);
         memcpy(before, x, sizeof x);
@@ -323,9 +333,10 @@ static int64_t workspace(const struct road *r, const struct mha_inputs *inputs,
                          const struct mha_outputs *outputs)
 {
     int64_t bytes = -1;
-    mha_status status =
-        r->layer ? mha_forward_workspace(ctx, r->layer, inputs, r->options, outputs, &bytes)
-                 : mha_attention_workspace(ctx, inputs, r->options, outputs, &bytes);
+    mha_status status = r->layer
+                            ? mha_forward_workspace(ctx, r->layer, inputs, r->options, outputs,
+                                                    &bytes)
+                            : mha_attention_workspace(ctx, inputs, r->options, outputs, &bytes);
     if (status != MHA_OK)
         fail_msg("%s: %s", r->text, mha_context_message(ctx));
     return bytes;
@@ -426,8 +437,8 @@ static void scratch_grows_only_for_larger_calls(void **state)
     check_status(with, mha_layer_create(with, &shape, &weights, MHA_COPY, &layer), MHA_OK);
     static const struct {
         int64_t L, allocations;
-    } steps[] = { { 20, 1 }, { 20, 0 }, { 19, 0 }, { 1, 0 }, { 0, 0 }, { 20, 0 }, { 40, 1 },
-                  { 33, 0 }, { 40, 0 } };
+    } steps[] = { { 20, 1 }, { 20, 0 }, { 19, 0 }, { 1, 0 }, { 0, 0 },
+                  { 20, 0 }, { 40, 1 }, { 33, 0 }, { 40, 0 } };
     for (int64_t i = 0; i < COUNT(steps); i++) {
         struct mha_tensor rows = mha_tensor_3d_const(x, MHA_FLOAT32, 1, steps[i].L, E);
         struct mha_tensor to = mha_tensor_3d(y, MHA_FLOAT32, 1, steps[i].L, E);

@@ -58,7 +58,8 @@ static void kind_15_case_101_offsets(void **state)
         { "{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", MHA_ERROR_FORMAT,
           12 },
         { "{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":"
-          "[18446744073709551608,18446744073709551615]}}", MHA_ERROR_FORMAT, 8 },
+          "[18446744073709551608,18446744073709551615]}}",
+          MHA_ERROR_FORMAT, 8 },
         { "{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,18446744073709551624]}}",
           MHA_ERROR_FORMAT, 8 },
     };
@@ -80,7 +81,8 @@ static void kind_15_case_102_products_that_wrap(void **state)
         { "{\"t\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}",
           MHA_ERROR_FORMAT, 0 },
         { "{\"t\":{\"dtype\":\"F32\",\"shape\":[0,4294967296,4294967296],"
-          "\"data_offsets\":[0,0]}}", MHA_ERROR_FORMAT, 0 },
+          "\"data_offsets\":[0,0]}}",
+          MHA_ERROR_FORMAT, 0 },
         { "{\"t\":{\"dtype\":\"F32\",\"shape\":[18446744073709551615,0],\"data_offsets\":[0,0]}}",
           MHA_ERROR_FORMAT, 0 },
         { "{\"t\":{\"dtype\":\"U8\",\"shape\":[18446744073709551616],\"data_offsets\":[0,0]}}",
@@ -150,7 +152,8 @@ static void json_grammar(void **state)
     static const struct text_case cases[] = {
         { "{\"t\":" T "}", MHA_OK, 1 },
         { "{ \"t\"\t:\n{ \"data_offsets\" : [ 0 , 1 ] , \"shape\" : [ 1 ] ,\r\"dtype\" : \"U8\" } "
-          "} \n  ", MHA_OK, 1 },
+          "} \n  ",
+          MHA_OK, 1 },
         { "{\"\":" T "}", MHA_OK, 1 },
         { "{\"t\":{\"\\u0064type\":\"\\u00558\",\"shape\":[1],\"data_offsets\":[0,1]}}", MHA_OK,
           1 },
@@ -230,12 +233,9 @@ static void json_grammar(void **state)
           1 },
         { "{\"t\":{\"dtype\":\"U8\",\"shape\":[1e0],\"data_offsets\":[0,1]}}", MHA_ERROR_FORMAT,
           1 },
-        { "{\"t\":{\"dtype\":\"U8\",\"shape\":[01],\"data_offsets\":[0,1]}}", MHA_ERROR_FORMAT,
-          1 },
-        { "{\"t\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", MHA_ERROR_FORMAT,
-          1 },
-        { "{\"t\":{\"dtype\":\"U8\",\"shape\":[-0],\"data_offsets\":[0,0]}}", MHA_ERROR_FORMAT,
-          0 },
+        { "{\"t\":{\"dtype\":\"U8\",\"shape\":[01],\"data_offsets\":[0,1]}}", MHA_ERROR_FORMAT, 1 },
+        { "{\"t\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", MHA_ERROR_FORMAT, 1 },
+        { "{\"t\":{\"dtype\":\"U8\",\"shape\":[-0],\"data_offsets\":[0,0]}}", MHA_ERROR_FORMAT, 0 },
         { "{\"t\":{\"dtype\":\"U8\",\"shape\":[true],\"data_offsets\":[0,1]}}", MHA_ERROR_FORMAT,
           1 },
         { "{\"t\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", MHA_ERROR_FORMAT, 1 },
@@ -336,8 +336,8 @@ static void deep_or_crowded_headers(void **state)
     enum { N = 2000000 };
     char *header = malloc(N + 1);
     assert_non_null(header);
-    static const char *const fills[] = { "{", "[", "[]", "{}", "\"a\":", "1,", "\"", ",", "{\"a\":",
-                                         "\"a\":{}," };
+    static const char *const fills[] = { "{",  "[",  "[]", "{}",      "\"a\":",
+                                         "1,", "\"", ",",  "{\"a\":", "\"a\":{}," };
     for (int64_t i = 0; i < COUNT(fills); i++) {
         size_t length = strlen(fills[i]);
         for (size_t at = 0; at + length <= N; at += length)
@@ -368,13 +368,27 @@ static void every_dtype(void **state)
         const char *dtype;
         int32_t type, bits;
     } cases[] = {
-        { "BOOL", MHA_BOOL, 8 },     { "U8", MHA_UINT8, 8 },       { "I8", MHA_INT8, 8 },
-        { "I16", MHA_INT16, 16 },    { "U16", MHA_UINT16, 16 },    { "I32", MHA_INT32, 32 },
-        { "U32", MHA_UINT32, 32 },   { "I64", MHA_INT64, 64 },     { "U64", MHA_UINT64, 64 },
-        { "F16", MHA_FLOAT16, 16 },  { "BF16", MHA_BFLOAT16, 16 }, { "F32", MHA_FLOAT32, 32 },
-        { "F64", MHA_FLOAT64, 64 },  { "F8_E5M2", 0, 8 },          { "F8_E4M3", 0, 8 },
-        { "F8_E8M0", 0, 8 },         { "F8_E4M3FNUZ", 0, 8 },      { "F8_E5M2FNUZ", 0, 8 },
-        { "C64", 0, 64 },            { "F4", 0, 4 },               { "F6_E2M3", 0, 6 },
+        { "BOOL", MHA_BOOL, 8 },
+        { "U8", MHA_UINT8, 8 },
+        { "I8", MHA_INT8, 8 },
+        { "I16", MHA_INT16, 16 },
+        { "U16", MHA_UINT16, 16 },
+        { "I32", MHA_INT32, 32 },
+        { "U32", MHA_UINT32, 32 },
+        { "I64", MHA_INT64, 64 },
+        { "U64", MHA_UINT64, 64 },
+        { "F16", MHA_FLOAT16, 16 },
+        { "BF16", MHA_BFLOAT16, 16 },
+        { "F32", MHA_FLOAT32, 32 },
+        { "F64", MHA_FLOAT64, 64 },
+        { "F8_E5M2", 0, 8 },
+        { "F8_E4M3", 0, 8 },
+        { "F8_E8M0", 0, 8 },
+        { "F8_E4M3FNUZ", 0, 8 },
+        { "F8_E5M2FNUZ", 0, 8 },
+        { "C64", 0, 64 },
+        { "F4", 0, 4 },
+        { "F6_E2M3", 0, 6 },
         { "F6_E3M2", 0, 6 },
     };
     for (int64_t i = 0; i < COUNT(cases); i++) {

@@ -218,8 +218,8 @@ static void check_projection(int64_t rows, int64_t K, int64_t N, int64_t width, 
     bool has_b = random_below(2), has_residual = random_below(2);
     for (int64_t i = 0; i < panels * MHA_PANEL; i++)
         for (int64_t k = 0; k < K; k++)
-            packed[i / MHA_PANEL * MHA_PANEL * K + k * MHA_PANEL + i % MHA_PANEL] =
-                i < N ? w[i * K + k] : 0;
+            packed[i / MHA_PANEL * MHA_PANEL * K + k * MHA_PANEL
+                   + i % MHA_PANEL] = i < N ? w[i * K + k] : 0;
     for (int64_t i = 0; i < rows; i++) {
         residual_rows[i] = residual + i * N;
         y_rows[i] = y + i * width;
@@ -262,7 +262,8 @@ static void check_projection(int64_t rows, int64_t K, int64_t N, int64_t width, 
                 if (strcmp(levels[level]->isa, "generic") != 0)
                     check_same_bits(name, got, want + at, width);
                 else /* sums of K products below 1, and two more numbers */
-                    check_close(name, got, value + at, width, 0x1p-23 * (double)(K + 2) * (double)K);
+                    check_close(name, got, value + at, width,
+                                0x1p-23 * (double)(K + 2) * (double)K);
             }
     }
     void *const blocks[] = { x, w, b, residual, y, packed, want, partial, value };
@@ -300,10 +301,8 @@ _Static_assert(sizeof(struct mha_kernels)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attend_f32_rows),
-        cmocka_unit_test(attend_f32_keys),
-        cmocka_unit_test(attend_f32_widths),
-        cmocka_unit_test(project_f32_sizes),
+        cmocka_unit_test(attend_f32_rows),    cmocka_unit_test(attend_f32_keys),
+        cmocka_unit_test(attend_f32_widths),  cmocka_unit_test(project_f32_sizes),
         cmocka_unit_test(project_f32_depths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

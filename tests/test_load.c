@@ -153,7 +153,8 @@ static void check_fusion(int32_t fusion, bool in_out, bool bias, struct mha_laye
         add_vector(&making, "x.out_proj.bias", 5, 4000);
     }
     mha_safetensors *file = open_making(&making);
-    struct mha_layer_source source = { .prefix = "x.", .naming = MHA_NAMING_TORCH,
+    struct mha_layer_source source = { .prefix = "x.",
+                                       .naming = MHA_NAMING_TORCH,
                                        .fusion = fusion,
                                        .orientation = in_out ? MHA_IN_OUT : MHA_OUT_IN };
     mha_layer *layer;
@@ -190,10 +191,11 @@ static void every_fusion(void **state)
                          7, 3, 2, 5);
             if (fusion == MHA_FUSION_PER_HEAD)
                 continue;
-            check_fusion(fusion, in_out, bias,
-                         (struct mha_layer_shape){ .E = 7, .E_key = 7, .E_value = 7, .E_out = 5,
-                                                   .H = 6, .G = 2, .D = 3, .Dv = 5 },
-                         7, 2, 3, 5);
+            check_fusion(
+                fusion, in_out, bias,
+                (struct mha_layer_shape){
+                    .E = 7, .E_key = 7, .E_value = 7, .E_out = 5, .H = 6, .G = 2, .D = 3, .Dv = 5 },
+                7, 2, 3, 5);
         }
     }
 }
@@ -282,7 +284,8 @@ static void check_torch(const mha_safetensors *file, const char *name, bool self
 {
     char prefix[96];
     snprintf(prefix, sizeof prefix, "%s/in.", name);
-    struct mha_layer_source source = { .prefix = prefix, .naming = MHA_NAMING_TORCH,
+    struct mha_layer_source source = { .prefix = prefix,
+                                       .naming = MHA_NAMING_TORCH,
                                        .fusion = fusion };
     struct mha_layer_shape shape = { .H = H };
     mha_layer *layer;
@@ -303,7 +306,8 @@ static void check_torch(const mha_safetensors *file, const char *name, bool self
     out.type = MHA_FLOAT32;
     out.data = malloc((size_t)n * sizeof(float));
     assert_non_null(out.data);
-    struct mha_inputs inputs = { .query = &query, .key = self ? NULL : &key,
+    struct mha_inputs inputs = { .query = &query,
+                                 .key = self ? NULL : &key,
                                  .value = self ? NULL : &value };
     struct mha_outputs outputs = { .out = &out };
     check_status(ctx, mha_forward(ctx, layer, &inputs, NULL, &outputs), MHA_OK);
@@ -329,7 +333,8 @@ static void kind_14_case_97_key_and_value_widths(void **state)
     check_torch(file, "mha_bias_kv", true, 4, MHA_FUSION_BLOCKS, 4.84e-07);
 
     /* A width that is not the file's, and a matrix of the wrong one, are told by name. */
-    struct mha_layer_source source = { .prefix = "mha_kdim_vdim/in.", .naming = MHA_NAMING_TORCH,
+    struct mha_layer_source source = { .prefix = "mha_kdim_vdim/in.",
+                                       .naming = MHA_NAMING_TORCH,
                                        .fusion = MHA_FUSION_SEPARATE };
     struct mha_layer_shape shape = { .H = 4, .E_key = 16 };
     mha_layer *layer;
@@ -371,14 +376,22 @@ static void every_naming_of_separate_matrices(void **state)
         struct making making = { "", { 0 }, 0 };
         make_separate(&making, naming, in_out, bias);
         mha_safetensors *file = open_making(&making);
-        struct mha_layer_source source = { .size = sizeof source, .naming = naming,
+        struct mha_layer_source source = { .size = sizeof source,
+                                           .naming = naming,
                                            .fusion = MHA_FUSION_SEPARATE,
                                            .orientation = in_out ? MHA_IN_OUT : MHA_OUT_IN };
         struct mha_layer_shape shape = { .H = 6, .G = 2 };
         if (given)
-            shape = (struct mha_layer_shape){ .size = sizeof shape, .E = 7, .E_key = 5,
-                                              .E_value = 3, .E_out = 11, .H = 6, .G = 2, .D = 2,
-                                              .Dv = 4, .zero_attention = 1 };
+            shape = (struct mha_layer_shape){ .size = sizeof shape,
+                                              .E = 7,
+                                              .E_key = 5,
+                                              .E_value = 3,
+                                              .E_out = 11,
+                                              .H = 6,
+                                              .G = 2,
+                                              .D = 2,
+                                              .Dv = 4,
+                                              .zero_attention = 1 };
         mha_layer *layer;
         check_status(ctx, mha_layer_load(ctx, file, &source, &shape, &layer), MHA_OK);
         mha_safetensors_close(file);
@@ -510,8 +523,7 @@ static void other_float_types(void **state)
             continue;
         }
         struct mha_weights w = mha_layer_get_weights(layer);
-        assert_true(at(w.w_q, 0, 0) == 1.5f && at(w.w_v, 1, 1) == 1.5f
-                    && at(w.w_o, 1, 1) == 1.5f);
+        assert_true(at(w.w_q, 0, 0) == 1.5f && at(w.w_v, 1, 1) == 1.5f && at(w.w_o, 1, 1) == 1.5f);
         mha_layer_free(layer);
     }
 }
@@ -532,7 +544,7 @@ static void sizes_that_disagree(void **state)
         { { .H = 6, .G = -2 }, MHA_ERROR_ARGUMENT, "shape.G is -2" },
         { { .H = 6, .G = 2, .D = -1 }, MHA_ERROR_ARGUMENT, "shape.D is -1" },
         { { .H = 6, .G = 4 }, MHA_ERROR_ARGUMENT, "multiple of G" },
-        { { .H = 6 }, MHA_ERROR_SHAPE, "self.value.weight" },  /* 8 rows, 6 heads */
+        { { .H = 6 }, MHA_ERROR_SHAPE, "self.value.weight" },         /* 8 rows, 6 heads */
         { { .H = 5, .G = 1 }, MHA_ERROR_SHAPE, "self.query.weight" }, /* 12 rows, 5 heads */
         { { .H = 6, .G = 1 }, MHA_ERROR_SHAPE, "self.key.weight" },
         { { .H = 12, .G = 2 }, MHA_ERROR_SHAPE, "self.key.weight" },
@@ -600,8 +612,7 @@ static void fused_sizes_that_disagree(void **state)
     add_matrix(&making, "out_proj.weight", 8, 8, 0, false);
     mha_safetensors *file = open_making(&making);
     for (int64_t i = 0; i < COUNT(cases); i++) {
-        struct mha_layer_source source = { .naming = MHA_NAMING_TORCH,
-                                           .fusion = cases[i].fusion };
+        struct mha_layer_source source = { .naming = MHA_NAMING_TORCH, .fusion = cases[i].fusion };
         mha_layer *layer = NULL;
         mha_status got = mha_layer_load(ctx, file, &source, &cases[i].shape, &layer);
         if (got != cases[i].want)
@@ -675,8 +686,7 @@ static void matrices_without_elements(void **state)
             };
             struct mha_layer_shape shape = { .H = 2 };
             mha_layer *layer;
-            check_status(ctx, mha_layer_load(ctx, file, &source, &shape, &layer),
-                         MHA_ERROR_SHAPE);
+            check_status(ctx, mha_layer_load(ctx, file, &source, &shape, &layer), MHA_ERROR_SHAPE);
             check_contains(mha_context_message(ctx), "wanted a matrix with elements");
             mha_safetensors_close(file);
         }
@@ -735,8 +745,7 @@ static void kind_18_case_123_every_allocation_fails_once(void **state)
     add_matrix(&making, "in_proj_weight", 24, 8, 0, false);
     add_matrix(&making, "out_proj.weight", 8, 8, 0, false);
     mha_safetensors *file = open_making(&making);
-    struct mha_layer_source source = { .naming = MHA_NAMING_TORCH,
-                                       .fusion = MHA_FUSION_PER_HEAD };
+    struct mha_layer_source source = { .naming = MHA_NAMING_TORCH, .fusion = MHA_FUSION_PER_HEAD };
     struct mha_layer_shape shape = { .H = 2 };
     struct counting counting;
     counting_init(&counting);

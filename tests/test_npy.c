@@ -92,10 +92,10 @@ static void kind_16_case_111_big_endian(void **state)
     check_status(ctx, mha_npy_read(ctx, path, &tensor), MHA_OK);
     assert_true(got[0] == 1 && got[1] == 2);
     /* "|" before a type of several bytes says nothing about them: refused, not guessed. */
-    check_status(ctx,
-                 status_of("{'descr': '|f4', 'fortran_order': False, 'shape': (2,), }", big, 8,
-                           &tensor),
-                 MHA_ERROR_TYPE);
+    check_status(
+        ctx,
+        status_of("{'descr': '|f4', 'fortran_order': False, 'shape': (2,), }", big, 8, &tensor),
+        MHA_ERROR_TYPE);
     check_contains(mha_context_message(ctx), "|f4");
 }
 
@@ -294,8 +294,13 @@ static void what_is_no_regular_file(void **state)
     struct mha_tensor tensor;
     assert_int_equal(mkfifo(file_path("pipe"), 0600), 0);
     assert_int_equal(symlink(file_path("loop"), file_path("loop")), 0);
-    const char *const paths[] = { file_path("missing"), file_path(""), file_path("pipe"),
-                                  file_path("loop"), "/dev/zero", "/dev/null", "" };
+    const char *const paths[] = { file_path("missing"),
+                                  file_path(""),
+                                  file_path("pipe"),
+                                  file_path("loop"),
+                                  "/dev/zero",
+                                  "/dev/null",
+                                  "" };
     for (int64_t i = 0; i < COUNT(paths); i++) {
         errno = 1234;
         check_status(ctx, mha_npy_shape(ctx, paths[i], &tensor), MHA_ERROR_FILE);
@@ -422,8 +427,11 @@ static void written_from_any_strides(void **state)
      * of axis 0. */
     const int64_t strides[2][3] = { { 2 * B, 2, 2 * A * B }, { 0, 2, 2 * B } };
     for (int s = 0; s < 2; s++) {
-        struct mha_tensor tensor = { .data = memory, .type = MHA_FLOAT64, .rank = 3,
-                                     .shape = { A, B, C }, .flags = MHA_READ_ONLY };
+        struct mha_tensor tensor = { .data = memory,
+                                     .type = MHA_FLOAT64,
+                                     .rank = 3,
+                                     .shape = { A, B, C },
+                                     .flags = MHA_READ_ONLY };
         memcpy(tensor.strides, strides[s], sizeof strides[s]);
         check_status(ctx, mha_npy_write(ctx, file_path("strides.npy"), &tensor), MHA_OK);
         for (int i = 0; i < N; i++)
@@ -488,8 +496,8 @@ static void where_no_file_can_be_written(void **state)
     for (int64_t i = 0; i < COUNT(links); i++)
         assert_int_equal(symlink(links[i][0], file_path(links[i][1])), 0);
     int64_t files = files_count("");
-    const char *const names[] = { "nowhere/new.npy", "", "pipe to keep", "to a pipe",
-                                  "to a directory", "to itself", "to nowhere" };
+    const char *const names[] = { "nowhere/new.npy", "",          "pipe to keep", "to a pipe",
+                                  "to a directory",  "to itself", "to nowhere" };
     for (int64_t i = 0; i < COUNT(names); i++) {
         errno = 1234;
         check_status(ctx, mha_npy_write(ctx, file_path(names[i]), &tensor), MHA_ERROR_FILE);

@@ -38,11 +38,17 @@ static void subject_make(struct subject *s)
     s->t[7] = mha_tensor_1d(s->b_o, MHA_FLOAT32, s->E_out);
     s->tx = mha_tensor_3d_const(s->x, MHA_FLOAT32, s->B, s->L, s->E);
     s->ty = mha_tensor_3d(s->y, MHA_FLOAT32, s->B, s->L, s->E_out);
-    s->shape = (struct mha_layer_shape){ .E = s->E, .E_out = s->E_out, .H = s->H, .G = s->G,
-                                         .D = s->D, .Dv = s->Dv };
-    s->weights = (struct mha_weights){ .w_q = &s->t[0], .w_k = &s->t[1], .w_v = &s->t[2],
-                                       .w_o = &s->t[3], .b_q = &s->t[4], .b_k = &s->t[5],
-                                       .b_v = &s->t[6], .b_o = &s->t[7] };
+    s->shape = (struct mha_layer_shape){
+        .E = s->E, .E_out = s->E_out, .H = s->H, .G = s->G, .D = s->D, .Dv = s->Dv
+    };
+    s->weights = (struct mha_weights){ .w_q = &s->t[0],
+                                       .w_k = &s->t[1],
+                                       .w_v = &s->t[2],
+                                       .w_o = &s->t[3],
+                                       .b_q = &s->t[4],
+                                       .b_k = &s->t[5],
+                                       .b_v = &s->t[6],
+                                       .b_o = &s->t[7] };
 }
 
 static void subject_free(struct subject *s)
@@ -115,7 +121,7 @@ static void the_road_has_the_canonical_bits(void **state)
         skip(); /* has bits of its own */
     check_bits(2, 5, 12, 6, 3, 11, 13, 12);
     check_bits(1, 1, 64, 4, 4, 16, 16, 64);
-    check_bits(3, 67, 48, 3, 1, 16, 32, 31); /* more than one block of rows */
+    check_bits(3, 67, 48, 3, 1, 16, 32, 31);  /* more than one block of rows */
     check_bits(1, 7, 1029, 2, 2, 5, 7, 1029); /* more than one block of inputs */
     check_bits(1, 3, 2, 70, 35, 3, 33, 17);   /* and after the core */
     for (int i = 0; i < 40; i++) {

@@ -244,10 +244,9 @@ static void forward_in_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_overlap_nothing), cmocka_unit_test(outputs_overlap_no_weight),
-        cmocka_unit_test(inputs_may_overlap),      cmocka_unit_test(attention_in_place),
-        cmocka_unit_test(residual_that_is_the_mask),
-        cmocka_unit_test(forward_in_place),
+        cmocka_unit_test(outputs_overlap_nothing),   cmocka_unit_test(outputs_overlap_no_weight),
+        cmocka_unit_test(inputs_may_overlap),        cmocka_unit_test(attention_in_place),
+        cmocka_unit_test(residual_that_is_the_mask), cmocka_unit_test(forward_in_place),
     };
     return cmocka_run_group_tests(tests, problem_open, problem_close);
 }

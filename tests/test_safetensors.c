@@ -39,9 +39,15 @@ static void kind_15_case_100_header_length(void **state)
         const char *path = file_write("short", bytes, n);
         check_status(small, mha_safetensors_open(small, path, 0, &file), MHA_ERROR_FORMAT);
     }
-    static const uint64_t lengths[] = { UINT64_MAX,         0xfffffffffffffffb, 0x8000000000000000,
-                                        0x7fffffffffffffff, 0x100000000,        57,
-                                        64,                 1,                  0 };
+    static const uint64_t lengths[] = { UINT64_MAX,
+                                        0xfffffffffffffffb,
+                                        0x8000000000000000,
+                                        0x7fffffffffffffff,
+                                        0x100000000,
+                                        57,
+                                        64,
+                                        1,
+                                        0 };
     for (int64_t i = 0; i < COUNT(lengths); i++) {
         for (int b = 0; b < 8; b++)
             bytes[b] = (char)(lengths[i] >> 8 * b);
@@ -67,7 +73,8 @@ static void kind_15_case_104_unaligned(void **state)
         char header[256];
         snprintf(header, sizeof header,
                  "{\"t\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-                 "\"f\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[1,9]}}%*s", pad, "");
+                 "\"f\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[1,9]}}%*s",
+                 pad, "");
         const char *path = file_write_safetensors("odd", header, data, sizeof data);
         mha_safetensors *file;
         check_status(ctx, mha_safetensors_open(ctx, path, 0, &file), MHA_OK);
@@ -90,9 +97,10 @@ static char *many_tensors(int64_t n)
     assert_non_null(header);
     *to++ = '{';
     for (int64_t i = 0; i < n; i++)
-        to += sprintf(to, "%s\"layer.%" PRId64 ".weight\":{\"dtype\":\"U8\",\"shape\":[1,1],"
-                      "\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", i ? "," : "",
-                      i * 77773 % n, i, i + 1);
+        to += sprintf(to,
+                      "%s\"layer.%" PRId64 ".weight\":{\"dtype\":\"U8\",\"shape\":[1,1],"
+                      "\"data_offsets\":[%" PRId64 ",%" PRId64 "]}",
+                      i ? "," : "", i * 77773 % n, i, i + 1);
     strcpy(to, "}");
     return header;
 }
@@ -129,8 +137,7 @@ static void kind_15_case_105_large_headers(void **state)
     int64_t length = (int64_t)strlen(header);
     check_status(counted, mha_safetensors_open(counted, path, 1024, &file), MHA_ERROR_LIMIT);
     assert_null(file);
-    check_status(counted, mha_safetensors_open(counted, path, length - 1, &file),
-                 MHA_ERROR_LIMIT);
+    check_status(counted, mha_safetensors_open(counted, path, length - 1, &file), MHA_ERROR_LIMIT);
     check_status(counted, mha_safetensors_open(counted, path, length, &file), MHA_OK);
     mha_safetensors_close(file);
     mha_context_free(counted);
@@ -184,7 +191,7 @@ static void what_is_no_regular_file(void **state)
     (void)state;
     assert_int_equal(mkfifo(file_path("pipe"), 0600), 0);
     const char *const paths[] = { file_path("missing"), file_path(""), file_path("pipe"),
-                                  "/dev/zero", "/dev/null", "" };
+                                  "/dev/zero",          "/dev/null",   "" };
     for (int64_t i = 0; i < COUNT(paths); i++) {
         mha_safetensors *file;
         errno = 1234;

@@ -21,9 +21,9 @@
 
 /* ---- what the linker puts in front ------------------------------------------------------------ */
 
-static bool spread;              /* every call takes all the lanes it may */
-static atomic_int taken_outside; /* items that threads other than the caller took */
-static pthread_t caller;         /* the thread that tests run on */
+static bool spread;                    /* every call takes all the lanes it may */
+static atomic_int taken_outside;       /* items that threads other than the caller took */
+static pthread_t caller;               /* the thread that tests run on */
 static int threads_asked, fail_thread; /* the fail_thread-th from 1 on cannot be made; 0: all can */
 
 int64_t __real_mha_threads_lanes(const struct mha_threads *threads, double work, int64_t items);
@@ -462,8 +462,9 @@ static void run_nested(void *user, void (*fn)(void *arg, int64_t i), void *arg, 
     int64_t bytes;
     from_inside = mha_attention(busy, &nested->inputs, &nested->options, &nested->outputs);
     assert_int_equal(mha_context_reserve(busy, 1), MHA_ERROR_BUSY);
-    assert_int_equal(mha_attention_workspace(busy, &nested->inputs, &nested->options,
-                                             &nested->outputs, &bytes), MHA_ERROR_BUSY);
+    assert_int_equal(
+        mha_attention_workspace(busy, &nested->inputs, &nested->options, &nested->outputs, &bytes),
+        MHA_ERROR_BUSY);
     assert_int_equal(__real_pthread_create(&thread, NULL, use_busy, NULL), 0);
     pthread_join(thread, NULL);
     of_other = mha_attention(other, &nested->inputs, &nested->options, &nested->outputs);
@@ -510,9 +511,11 @@ static void thread_creation_fails(void **state)
         struct counting counting;
         counting_init(&counting);
         mha_context *ctx = NULL;
-        assert_int_equal(mha_context_create(&(struct mha_context_options){
-                                                .allocator = &counting.allocator, .threads = 5 },
-                                            &ctx), MHA_OK);
+        assert_int_equal(
+            mha_context_create(
+                &(struct mha_context_options){ .allocator = &counting.allocator, .threads = 5 },
+                &ctx),
+            MHA_OK);
         spread = true;
         threads_asked = 0;
         fail_thread = n;
@@ -571,8 +574,8 @@ static void set_environment(uint64_t word)
 }
 
 /* Flush to zero, each rounding, default NaN, flags that are up. */
-static const uint64_t environments[] = { 1u << 24, 1u << 22, 2u << 22, 3u << 22, 1u << 25,
-                                         (uint64_t)0x1f << 32 };
+static const uint64_t environments[] = { 1u << 24, 1u << 22, 2u << 22,
+                                         3u << 22, 1u << 25, (uint64_t)0x1f << 32 };
 #else
 static uint64_t environment(void)
 {
@@ -722,8 +725,8 @@ static void options(void **state)
     assert_int_equal(mha_context_threads(NULL), 0);
     const struct {
         int64_t threads, resolved; /* 0: refused */
-    } cases[] = { { 0, 1 }, { 1, 1 }, { 2, 2 }, { 1024, 1024 }, { 1025, 0 }, { -2, 0 },
-                  { INT64_MAX, 0 }, { INT64_MIN, 0 } };
+    } cases[] = { { 0, 1 },    { 1, 1 },  { 2, 2 },         { 1024, 1024 },
+                  { 1025, 0 }, { -2, 0 }, { INT64_MAX, 0 }, { INT64_MIN, 0 } };
     for (int64_t i = 0; i < COUNT(cases); i++) {
         struct counting counting;
         counting_init(&counting);

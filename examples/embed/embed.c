@@ -42,9 +42,9 @@ struct embed {
     int64_t weights_room; /* numbers in each batch.weights */
     struct sentence *sentences;
     float (*embeddings)[E];
-    int64_t count, room;  /* of both */
-    int64_t number;       /* sentences read since the program began */
-    double seconds;       /* spent in the encoder */
+    int64_t count, room; /* of both */
+    int64_t number;      /* sentences read since the program began */
+    double seconds;      /* spent in the encoder */
 };
 
 /* ---- Options -------------------------------------------------------------------------------- */
@@ -67,12 +67,13 @@ static const char usage[] =
 /* Returns false with the exit status when there is nothing more to do. */
 static bool parse_options(int argc, char **argv, struct options *options, int *exit_status)
 {
-    static const struct option known[] = {
-        { "model", required_argument, NULL, 'm' },   { "cosine", no_argument, NULL, 'c' },
-        { "compare", required_argument, NULL, 'd' }, { "heatmap", required_argument, NULL, 'p' },
-        { "batch", required_argument, NULL, 'b' },   { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 }
-    };
+    static const struct option known[] = { { "model", required_argument, NULL, 'm' },
+                                           { "cosine", no_argument, NULL, 'c' },
+                                           { "compare", required_argument, NULL, 'd' },
+                                           { "heatmap", required_argument, NULL, 'p' },
+                                           { "batch", required_argument, NULL, 'b' },
+                                           { "help", no_argument, NULL, 'h' },
+                                           { NULL, 0, NULL, 0 } };
     char *end = NULL;
     long batch = 32;
     *options = (struct options){ 0 };
@@ -87,7 +88,8 @@ static bool parse_options(int argc, char **argv, struct options *options, int *e
             batch = strtol(optarg, &end, 10);
             if (end == optarg || *end || batch < 1 || batch > LARGEST_BATCH)
                 return fprintf(stderr, "embed: --batch takes a number from 1 to %d, not '%s'\n",
-                               LARGEST_BATCH, optarg), false;
+                               LARGEST_BATCH, optarg),
+                       false;
             break;
         case 'h':
             fputs(usage, stdout);
@@ -219,7 +221,7 @@ static bool finish_batch(struct embed *embed, struct reason *why)
     const struct options *options = &embed->options;
     if (batch->B == 0)
         return true;
-    float (*embeddings)[E] = embed->embeddings + (embed->count - batch->B);
+    float(*embeddings)[E] = embed->embeddings + (embed->count - batch->B);
     if (options->heatmap && !grow_weights(embed, why))
         return false;
     double start = now();
@@ -254,7 +256,7 @@ static bool read_sentences(struct embed *embed, struct reason *why)
         if (length > 0 && line[length - 1] == '\r')
             length--;
         ok = add_sentence(embed, line, (size_t)length, why)
-            && (embed->batch.B < embed->options.batch || finish_batch(embed, why));
+             && (embed->batch.B < embed->options.batch || finish_batch(embed, why));
     }
     free(line);
     if (ok && !feof(stdin))
@@ -280,7 +282,7 @@ static bool report(struct embed *embed, struct reason *why)
                embed->count ? 1e3 * embed->seconds / (double)embed->count : 0.0);
     }
     return (fflush(stdout) == 0 && !ferror(stdout))
-        || failed(why, "standard output: cannot be written");
+           || failed(why, "standard output: cannot be written");
 }
 
 static bool open_model(struct embed *embed, struct reason *why)
@@ -292,7 +294,7 @@ static bool open_model(struct embed *embed, struct reason *why)
         return false;
     if (wordpiece_count(embed->wordpiece) != ENCODER_PIECES)
         return failed(why, "%s: has %d pieces, the model %d", path,
-                    wordpiece_count(embed->wordpiece), ENCODER_PIECES);
+                      wordpiece_count(embed->wordpiece), ENCODER_PIECES);
     snprintf(path, sizeof path, "%s/model.safetensors", options->model);
     if (!encoder_open(embed->ctx, path, &embed->encoder, why))
         return false;
@@ -331,7 +333,7 @@ int main(int argc, char **argv)
 
     struct mha_context_options context = { .message = why.text, .message_bytes = sizeof why.text };
     bool ok = !mha_context_create(&context, &embed.ctx) && open_model(&embed, &why)
-        && read_sentences(&embed, &why) && report(&embed, &why);
+              && read_sentences(&embed, &why) && report(&embed, &why);
     if (!ok)
         fprintf(stderr, "embed: %s\n", why.text);
     close_model(&embed);

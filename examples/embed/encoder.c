@@ -75,12 +75,12 @@ static bool load_layer(mha_context *ctx, const mha_safetensors *file, int number
                                        .naming = MHA_NAMING_BERT,
                                        .fusion = MHA_FUSION_SEPARATE };
     return !mha_layer_load(ctx, file, &source, &shape, &layer->attention)
-        && !read_norm(ctx, file, attention_output, &layer->attention_norm)
-        && !read_tensor(ctx, file, prefix, "intermediate.dense.weight", layer->w1[0], F, E)
-        && !read_tensor(ctx, file, prefix, "intermediate.dense.bias", layer->b1, F, 0)
-        && !read_tensor(ctx, file, prefix, "output.dense.weight", layer->w2[0], E, F)
-        && !read_tensor(ctx, file, prefix, "output.dense.bias", layer->b2, E, 0)
-        && !read_norm(ctx, file, output, &layer->output_norm);
+           && !read_norm(ctx, file, attention_output, &layer->attention_norm)
+           && !read_tensor(ctx, file, prefix, "intermediate.dense.weight", layer->w1[0], F, E)
+           && !read_tensor(ctx, file, prefix, "intermediate.dense.bias", layer->b1, F, 0)
+           && !read_tensor(ctx, file, prefix, "output.dense.weight", layer->w2[0], E, F)
+           && !read_tensor(ctx, file, prefix, "output.dense.bias", layer->b2, E, 0)
+           && !read_norm(ctx, file, output, &layer->output_norm);
 }
 
 static bool load(struct encoder *encoder, const mha_safetensors *file)
@@ -100,8 +100,7 @@ static bool load(struct encoder *encoder, const mha_safetensors *file)
     return true;
 }
 
-bool encoder_open(mha_context *ctx, const char *path, struct encoder **encoder,
-                  struct reason *why)
+bool encoder_open(mha_context *ctx, const char *path, struct encoder **encoder, struct reason *why)
 {
     mha_safetensors *file = NULL;
     *encoder = calloc(1, sizeof **encoder);
@@ -184,8 +183,8 @@ static void feed_forward(struct encoder *encoder, const struct layer *layer, int
 {
     float *x = encoder->x, *inner = encoder->inner;
     const float sqrt_half = 0.70710678f;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, F, E, 1, x, E,
-                layer->w1[0], E, 0, inner, F);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, F, E, 1, x, E, layer->w1[0], E,
+                0, inner, F);
     for (float *row = inner; row < inner + rows * F; row += F) {
         for (int i = 0; i < F; i++) {
             float u = row[i] + layer->b1[i];
@@ -196,8 +195,8 @@ static void feed_forward(struct encoder *encoder, const struct layer *layer, int
         for (int i = 0; i < E; i++)
             row[i] += layer->b2[i];
     }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, E, F, 1, inner, F,
-                layer->w2[0], F, 1, x, E);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, E, F, 1, inner, F, layer->w2[0],
+                F, 1, x, E);
 }
 
 /* The mean of a sentence's rows, scaled to length 1. */

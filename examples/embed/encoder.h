@@ -37,8 +37,7 @@ struct batch {
 };
 
 /* Reads the model's weights from a .safetensors file. The context must outlive the encoder. */
-bool encoder_open(mha_context *ctx, const char *path, struct encoder **encoder,
-                  struct reason *why);
+bool encoder_open(mha_context *ctx, const char *path, struct encoder **encoder, struct reason *why);
 void encoder_close(struct encoder *encoder);
 
 /* Writes one embedding a sentence, [B, ENCODER_WIDTH]. Memory for a batch is kept for later ones

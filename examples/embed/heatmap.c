@@ -50,9 +50,9 @@ static bool run(char *const *arguments, struct reason *why)
     }
     if (WIFSIGNALED(status))
         return failed(why, "%s %s: ended by signal %d", arguments[0], arguments[1],
-                    WTERMSIG(status));
+                      WTERMSIG(status));
     return WEXITSTATUS(status) == 0
-        || failed(why, "%s %s: exit status %d", arguments[0], arguments[1], WEXITSTATUS(status));
+           || failed(why, "%s %s: exit status %d", arguments[0], arguments[1], WEXITSTATUS(status));
 }
 
 bool heatmap_draw(mha_context *ctx, const char *stem, const struct mha_tensor *weights,
@@ -65,11 +65,11 @@ bool heatmap_draw(mha_context *ctx, const char *stem, const struct mha_tensor *w
         snprintf(npy, room, "%s.npy", stem);
         snprintf(txt, room, "%s.tokens.txt", stem);
         snprintf(png, room, "%s.png", stem);
-        const char *arguments[] = { command(),  "heatmap", npy,   "-o", png, "--labels", txt,
-                                    "--title", title,     NULL };
+        const char *arguments[] = { command(),  "heatmap", npy,       "-o",  png,
+                                    "--labels", txt,       "--title", title, NULL };
         ok = (!mha_npy_write(ctx, npy, weights) || failed(why, "%s", mha_context_message(ctx)))
-            && write_tokens(txt, tokens, weights->shape[1], why)
-            && run((char *const *)arguments, why);
+             && write_tokens(txt, tokens, weights->shape[1], why)
+             && run((char *const *)arguments, why);
     }
     free(npy);
     free(txt);

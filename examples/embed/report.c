@@ -82,9 +82,9 @@ bool report_difference(mha_context *ctx, const char *path, float (*embeddings)[E
     struct mha_tensor tensor = mha_tensor_2d(recorded, MHA_FLOAT32, count, E);
     bool ok = recorded || failed(why, "out of memory");
     ok = ok
-        && ((!mha_safetensors_open(ctx, path, 0, &file)
-             && !mha_safetensors_read(ctx, file, "sentences/out.embedding", &tensor))
-            || failed(why, "%s: %s", path, mha_context_message(ctx)));
+         && ((!mha_safetensors_open(ctx, path, 0, &file)
+              && !mha_safetensors_read(ctx, file, "sentences/out.embedding", &tensor))
+             || failed(why, "%s: %s", path, mha_context_message(ctx)));
     const float *got = count > 0 ? embeddings[0] : NULL;
     *largest = 0;
     for (int64_t i = 0; ok && i < count * E; i++) {

@@ -83,8 +83,9 @@ static void cut_lines(struct wordpiece *wordpiece, size_t bytes)
         if (length && line[length - 1] == '\r')
             length--;
         line[length] = '\0';
-        wordpiece->pieces[wordpiece->count] =
-            (struct piece){ .text = line, .bytes = length, .id = wordpiece->count };
+        wordpiece->pieces[wordpiece->count] = (struct piece){ .text = line,
+                                                              .bytes = length,
+                                                              .id = wordpiece->count };
         wordpiece->count++;
     }
 }
@@ -157,7 +158,7 @@ static bool is_blank(int32_t c)
 {
     utf8proc_category_t category = utf8proc_category(c);
     return c == '\t' || c == '\n' || c == '\r' || category == UTF8PROC_CATEGORY_ZS
-        || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
+           || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
 }
 
 /* Control and format characters, private ones, and the sign for what could not be decoded. */
@@ -165,7 +166,7 @@ static bool is_noise(int32_t c)
 {
     utf8proc_category_t category = utf8proc_category(c);
     return c == 0xFFFD || category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF
-        || category == UTF8PROC_CATEGORY_CO || category == UTF8PROC_CATEGORY_CS;
+           || category == UTF8PROC_CATEGORY_CO || category == UTF8PROC_CATEGORY_CS;
 }
 
 /* BERT counts all of ASCII that is neither letter nor digit, "$" and "+" too. */
@@ -173,7 +174,7 @@ static bool is_punctuation(int32_t c)
 {
     if (c < 128)
         return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96)
-            || (c >= 123 && c <= 126);
+               || (c >= 123 && c <= 126);
     utf8proc_category_t category = utf8proc_category(c);
     return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }
@@ -183,9 +184,9 @@ static bool is_punctuation(int32_t c)
 static bool is_ideograph(int32_t c)
 {
     return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF)
-        || (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B81F)
-        || (c >= 0x2B920 && c <= 0x2CEAF) || (c >= 0xF900 && c <= 0xFAFF)
-        || (c >= 0x2F800 && c <= 0x2FA1F);
+           || (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B81F)
+           || (c >= 0x2B920 && c <= 0x2CEAF) || (c >= 0xF900 && c <= 0xFAFF)
+           || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
 /* ---- Words to pieces ------------------------------------------------------------------------ */
@@ -237,8 +238,8 @@ static void end_word(struct encoding *encoding)
 static void add_to_word(struct encoding *encoding, int32_t c)
 {
     if (encoding->word_characters < WORD_CHARACTERS)
-        encoding->word_bytes += (size_t)utf8proc_encode_char(
-            c, (utf8proc_uint8_t *)encoding->word + encoding->word_bytes);
+        encoding->word_bytes += (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)encoding->word
+                                                                    + encoding->word_bytes);
     encoding->word_characters++;
 }
 
@@ -246,8 +247,7 @@ static void add_to_word(struct encoding *encoding, int32_t c)
 
 /* Drops noise, makes every blank a space, and puts spaces around ideographs. `cleaned` has room for
  * twice the bytes: an ideograph has three at least and gets two more. Returns its length. */
-static utf8proc_ssize_t clean(const utf8proc_uint8_t *text, size_t bytes,
-                              utf8proc_uint8_t *cleaned)
+static utf8proc_ssize_t clean(const utf8proc_uint8_t *text, size_t bytes, utf8proc_uint8_t *cleaned)
 {
     utf8proc_uint8_t *to = cleaned;
     for (size_t at = 0; at < bytes;) {

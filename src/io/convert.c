@@ -136,9 +136,7 @@ static void fetch(uint64_t *bits, const struct elements *from, int64_t n)
             memcpy(&b4, data, sizeof b4);
             bits[i] = from->swapped ? __builtin_bswap32(b4) : b4;
             break;
-        default:
-            memcpy(&b8, data, sizeof b8);
-            bits[i] = from->swapped ? __builtin_bswap64(b8) : b8;
+        default: memcpy(&b8, data, sizeof b8); bits[i] = from->swapped ? __builtin_bswap64(b8) : b8;
         }
     }
 }
@@ -161,9 +159,7 @@ static void store(const struct elements *to, const uint64_t *bits, int64_t n)
             b4 = to->swapped ? __builtin_bswap32(b4) : b4;
             memcpy(data, &b4, sizeof b4);
             break;
-        default:
-            b8 = to->swapped ? __builtin_bswap64(b8) : b8;
-            memcpy(data, &b8, sizeof b8);
+        default: b8 = to->swapped ? __builtin_bswap64(b8) : b8; memcpy(data, &b8, sizeof b8);
         }
     }
 }
@@ -315,8 +311,8 @@ mha_status mha_convert_check(mha_context *ctx, const char *name, const struct mh
             "into has the shape %s, wanted %s of %s", mha_tensor_text(into).text,
             mha_tensor_text(&tensor).text, name);
     REQUIRE(ctx, mha_convert_possible(stored->type, into->type), MHA_ERROR_TYPE,
-            "into is %s, %s is %s; only float types are converted", mha_type_text(into->type),
-            name, mha_type_text(stored->type));
+            "into is %s, %s is %s; only float types are converted", mha_type_text(into->type), name,
+            mha_type_text(stored->type));
 done:
     return status;
 }

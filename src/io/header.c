@@ -26,13 +26,27 @@ static const struct dtype {
     int32_t bits;
     int32_t type; /* 0: listed, but not to be read */
 } dtypes[] = {
-    { "F32", 32, MHA_FLOAT32 }, { "F16", 16, MHA_FLOAT16 },   { "BF16", 16, MHA_BFLOAT16 },
-    { "F64", 64, MHA_FLOAT64 }, { "I64", 64, MHA_INT64 },     { "I32", 32, MHA_INT32 },
-    { "I16", 16, MHA_INT16 },   { "I8", 8, MHA_INT8 },        { "U64", 64, MHA_UINT64 },
-    { "U32", 32, MHA_UINT32 },  { "U16", 16, MHA_UINT16 },    { "U8", 8, MHA_UINT8 },
-    { "BOOL", 8, MHA_BOOL },    { "F8_E5M2", 8, 0 },          { "F8_E4M3", 8, 0 },
-    { "F8_E8M0", 8, 0 },        { "F8_E4M3FNUZ", 8, 0 },      { "F8_E5M2FNUZ", 8, 0 },
-    { "C64", 64, 0 },           { "F4", 4, 0 },               { "F6_E2M3", 6, 0 },
+    { "F32", 32, MHA_FLOAT32 },
+    { "F16", 16, MHA_FLOAT16 },
+    { "BF16", 16, MHA_BFLOAT16 },
+    { "F64", 64, MHA_FLOAT64 },
+    { "I64", 64, MHA_INT64 },
+    { "I32", 32, MHA_INT32 },
+    { "I16", 16, MHA_INT16 },
+    { "I8", 8, MHA_INT8 },
+    { "U64", 64, MHA_UINT64 },
+    { "U32", 32, MHA_UINT32 },
+    { "U16", 16, MHA_UINT16 },
+    { "U8", 8, MHA_UINT8 },
+    { "BOOL", 8, MHA_BOOL },
+    { "F8_E5M2", 8, 0 },
+    { "F8_E4M3", 8, 0 },
+    { "F8_E8M0", 8, 0 },
+    { "F8_E4M3FNUZ", 8, 0 },
+    { "F8_E5M2FNUZ", 8, 0 },
+    { "C64", 64, 0 },
+    { "F4", 4, 0 },
+    { "F6_E2M3", 6, 0 },
     { "F6_E3M2", 6, 0 },
 };
 
@@ -52,8 +66,9 @@ struct cursor {
 static mha_status expect(const struct cursor *cursor, bool condition, const char *wanted)
 {
     mha_status status = MHA_OK;
-    REQUIRE(cursor->ctx, condition, MHA_ERROR_FORMAT, "\"%s\": byte %" PRId64
-            " of the header: wanted %s", cursor->path.text, cursor->at, wanted);
+    REQUIRE(cursor->ctx, condition, MHA_ERROR_FORMAT,
+            "\"%s\": byte %" PRId64 " of the header: wanted %s", cursor->path.text, cursor->at,
+            wanted);
 done:
     return status;
 }
@@ -200,8 +215,8 @@ static mha_status take_field(struct cursor *cursor, struct claim *claim, unsigne
             "\"%s\" has the key \"%s\" in a tensor, wanted dtype, shape and data_offsets",
             cursor->path.text, mha_text_show(key).text);
     REQUIRE(cursor->ctx, !(*seen >> which & 1), MHA_ERROR_FORMAT,
-            "\"%s\": byte %" PRId64 " of the header: the key %s is there twice",
-            cursor->path.text, cursor->at, keys[which]);
+            "\"%s\": byte %" PRId64 " of the header: the key %s is there twice", cursor->path.text,
+            cursor->at, keys[which]);
     *seen |= 1u << which;
     TRY(expect(cursor, see(cursor, ':'), "a colon"));
     TRY(which == 0   ? take_dtype(cursor, claim)
@@ -222,15 +237,16 @@ static mha_status settle(struct cursor *cursor, const struct mha_header_source *
     memcpy(stored.shape, claim->shape, sizeof stored.shape);
     entry->dtype = claim->dtype->name;
     REQUIRE(ctx, mha_convert_bytes(&stored, claim->dtype->bits, &entry->bytes), MHA_ERROR_FORMAT,
-            "\"%s\": tensor \"%s\" has a shape that is no number of bytes in %s",
-            cursor->path.text, name.text, entry->dtype);
+            "\"%s\": tensor \"%s\" has a shape that is no number of bytes in %s", cursor->path.text,
+            name.text, entry->dtype);
     uint64_t begin = claim->offsets[0], end = claim->offsets[1];
     REQUIRE(ctx, begin <= end && end <= (uint64_t)source->data_bytes, MHA_ERROR_FORMAT,
-            "\"%s\": tensor \"%s\" lies at %" PRIu64 " to %" PRIu64 " of %" PRId64
-            " bytes of data", cursor->path.text, name.text, begin, end, source->data_bytes);
+            "\"%s\": tensor \"%s\" lies at %" PRIu64 " to %" PRIu64 " of %" PRId64 " bytes of data",
+            cursor->path.text, name.text, begin, end, source->data_bytes);
     REQUIRE(ctx, (int64_t)(end - begin) == entry->bytes, MHA_ERROR_FORMAT,
             "\"%s\": tensor \"%s\" has %" PRIu64 " bytes of data, wanted %" PRId64
-            " by its shape and dtype", cursor->path.text, name.text, end - begin, entry->bytes);
+            " by its shape and dtype",
+            cursor->path.text, name.text, end - begin, entry->bytes);
     stored.offset = source->data_offset + (int64_t)begin;
     entry->stored = stored;
 done:
@@ -422,8 +438,7 @@ static mha_status keep(const struct cursor *cursor, const struct mha_entry *cons
         names = mha_arena_take(&arena, name_bytes, 1);
         kept.block_bytes = arena.used;
         if (pass == 0)
-            TRY(mha_context_allocate(cursor->ctx, "the names of tensors", arena.used,
-                                     &kept.block));
+            TRY(mha_context_allocate(cursor->ctx, "the names of tensors", arena.used, &kept.block));
     }
     for (int64_t i = 0; i < n; i++) {
         kept.entries[i] = *order[i];
@@ -444,8 +459,8 @@ static mha_status check_names(const struct cursor *cursor, const struct mha_head
     mha_status status = MHA_OK;
     for (int64_t i = 1; i < header->count; i++)
         REQUIRE(cursor->ctx, compare_names(header->by_name[i - 1], header->by_name[i]) != 0,
-                MHA_ERROR_FORMAT, "\"%s\" has two tensors with the name \"%s\"",
-                cursor->path.text, mha_text_show(header->by_name[i]->name).text);
+                MHA_ERROR_FORMAT, "\"%s\" has two tensors with the name \"%s\"", cursor->path.text,
+                mha_text_show(header->by_name[i]->name).text);
 done:
     return status;
 }

@@ -247,8 +247,8 @@ static mha_status resolve_fused(struct loader *loader)
     fill(&s->E_value, s->E);
     REQUIRE(loader->ctx, s->E_key == s->E && s->E_value == s->E, MHA_ERROR_SHAPE,
             "shape.E is %" PRId64 ", E_key %" PRId64 " and E_value %" PRId64
-            ", wanted one width for the one matrix %s", s->E, s->E_key, s->E_value,
-            label_of(loader->w_fused).text);
+            ", wanted one width for the one matrix %s",
+            s->E, s->E_key, s->E_value, label_of(loader->w_fused).text);
     if (s->D == 0)
         TRY(divide(loader, loader->w_fused, "E", s->E, "H", s->H, &s->D));
     fill(&s->Dv, s->D);
@@ -265,9 +265,8 @@ static mha_status check_sizes(struct loader *loader)
         const char *name;
         int64_t size;
     } sizes[] = {
-        { "E", s->E },         { "E_key", s->E_key }, { "E_value", s->E_value },
-        { "E_out", s->E_out }, { "G", s->G },         { "D", s->D },
-        { "Dv", s->Dv },
+        { "E", s->E }, { "E_key", s->E_key }, { "E_value", s->E_value }, { "E_out", s->E_out },
+        { "G", s->G }, { "D", s->D },         { "Dv", s->Dv },
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         REQUIRE(ctx, sizes[i].size >= 0, MHA_ERROR_ARGUMENT,
@@ -304,8 +303,9 @@ static mha_status resolve(struct loader *loader)
         REQUIRE(loader->ctx,
                 mha_memory_product(heads[p], widths[p], &loader->rows[p])
                     && !__builtin_add_overflow(all, loader->rows[p], &all),
-                MHA_ERROR_OVERFLOW, "shape has %" PRId64 " heads of width %" PRId64
-                ", more rows than can be counted", heads[p], widths[p]);
+                MHA_ERROR_OVERFLOW,
+                "shape has %" PRId64 " heads of width %" PRId64 ", more rows than can be counted",
+                heads[p], widths[p]);
         loader->width[p] = inputs[p];
         loader->group_rows[p] = loader->rows[p] / loader->groups;
     }
@@ -502,8 +502,7 @@ mha_status mha_layer_load(mha_context *ctx, const mha_safetensors *file,
                       : "layer");
     TRY(mha_context_take_struct(ctx, "source", source, sizeof *source, sizeof *source,
                                 &loader.source));
-    TRY(mha_context_take_struct(ctx, "shape", shape, sizeof *shape, sizeof *shape,
-                                &loader.shape));
+    TRY(mha_context_take_struct(ctx, "shape", shape, sizeof *shape, sizeof *shape, &loader.shape));
     loader.shape.size = 0;
     TRY(check_source(&loader, &names));
     TRY(find_all(&loader, names));

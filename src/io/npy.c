@@ -22,9 +22,9 @@ static const struct {
     char code[3]; /* what follows the byte order */
     int32_t type;
 } codes[] = {
-    { "b1", MHA_BOOL },   { "?", MHA_BOOL },     { "i1", MHA_INT8 },    { "u1", MHA_UINT8 },
-    { "i2", MHA_INT16 },  { "u2", MHA_UINT16 },  { "i4", MHA_INT32 },   { "u4", MHA_UINT32 },
-    { "i8", MHA_INT64 },  { "u8", MHA_UINT64 },  { "f2", MHA_FLOAT16 }, { "f4", MHA_FLOAT32 },
+    { "b1", MHA_BOOL },    { "?", MHA_BOOL },    { "i1", MHA_INT8 },    { "u1", MHA_UINT8 },
+    { "i2", MHA_INT16 },   { "u2", MHA_UINT16 }, { "i4", MHA_INT32 },   { "u4", MHA_UINT32 },
+    { "i8", MHA_INT64 },   { "u8", MHA_UINT64 }, { "f2", MHA_FLOAT16 }, { "f4", MHA_FLOAT32 },
     { "f8", MHA_FLOAT64 },
 };
 
@@ -36,8 +36,8 @@ struct reader {
     struct mha_shown_text path; /* for messages */
     int64_t window_at;          /* file offset of the window */
     int64_t window_bytes;
-    int64_t at;                 /* file offset of the next character */
-    int64_t end;                /* file offset behind the header */
+    int64_t at;  /* file offset of the next character */
+    int64_t end; /* file offset behind the header */
     char window[256];
 };
 
@@ -93,8 +93,9 @@ done:
 static mha_status expect(struct reader *reader, bool condition, const char *wanted)
 {
     mha_status status = MHA_OK;
-    REQUIRE(reader->ctx, condition, MHA_ERROR_FORMAT, "\"%s\": byte %" PRId64
-            " of the header: wanted %s", reader->path.text, reader->at, wanted);
+    REQUIRE(reader->ctx, condition, MHA_ERROR_FORMAT,
+            "\"%s\": byte %" PRId64 " of the header: wanted %s", reader->path.text, reader->at,
+            wanted);
 done:
     return status;
 }
@@ -375,8 +376,10 @@ static mha_status check_source(mha_context *ctx, const struct mha_tensor *tensor
         dense.strides[last] = 1;
     TRY(mha_tensor_check(ctx, "tensor", &dense));
     REQUIRE(ctx, last < 0 || tensor->shape[last] <= 1 || tensor->strides[last] >= 0,
-            MHA_ERROR_LAYOUT, "tensor has the stride %" PRId64 " on its last axis, wanted none "
-            "below 0", tensor->strides[last]);
+            MHA_ERROR_LAYOUT,
+            "tensor has the stride %" PRId64 " on its last axis, wanted none "
+            "below 0",
+            tensor->strides[last]);
     REQUIRE(ctx, mha_tensor_permute(NULL, tensor, axes, &dense) == MHA_OK, MHA_ERROR_OVERFLOW,
             "tensor of shape %s spans more memory than a pointer can address",
             mha_tensor_text(tensor).text);

@@ -86,19 +86,19 @@ enum {
  * in a row of y or the residual. A y row may be its own residual row.
  */
 struct mha_project_tile {
-    int64_t rows, depth;         /* 1..MHA_PROJECT_ROWS, 1..MHA_PROJECT_DEPTH */
-    const float *x;              /* [rows, depth], rows x_stride floats apart */
+    int64_t rows, depth; /* 1..MHA_PROJECT_ROWS, 1..MHA_PROJECT_DEPTH */
+    const float *x;      /* [rows, depth], rows x_stride floats apart */
     int64_t x_stride;
-    const float *panels;         /* of output n_begin, at the block's first k */
-    int64_t panel_stride;        /* floats from panel to panel */
+    const float *panels;  /* of output n_begin, at the block's first k */
+    int64_t panel_stride; /* floats from panel to panel */
     int64_t n_begin, n_end;
     int64_t width;
-    const float *b;              /* [N], or NULL */
+    const float *b;               /* [N], or NULL */
     const float *const *residual; /* [rows], or NULL */
-    float *const *y;             /* [rows] */
+    float *const *y;              /* [rows] */
     int64_t residual_head, y_head;
-    int64_t first, last;         /* is this the first, the last block of k? */
-    float *partial;              /* [rows, panels * 16] sums between blocks */
+    int64_t first, last; /* is this the first, the last block of k? */
+    float *partial;      /* [rows, panels * 16] sums between blocks */
     int64_t partial_stride;
 };
 

@@ -122,9 +122,8 @@ VEC_INLINE __m256 split_half(__m256 x, __m256 *e)
 {
     __m256i bits = _mm256_castps_si256(x);
     *e = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(bits, 23), _mm256_set1_epi32(126)));
-    return _mm256_castsi256_ps(
-        _mm256_or_si256(_mm256_and_si256(bits, _mm256_set1_epi32(0x007fffff)),
-                        _mm256_set1_epi32(0x3f000000)));
+    return _mm256_castsi256_ps(_mm256_or_si256(
+        _mm256_and_si256(bits, _mm256_set1_epi32(0x007fffff)), _mm256_set1_epi32(0x3f000000)));
 }
 
 VEC_INLINE vf vf_split(vf x, vf *e)

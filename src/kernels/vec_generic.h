@@ -96,8 +96,8 @@ VEC_INLINE vf vf_fma(vf x, vf y, vf z)
 
 VEC_INLINE vf vf_select(vm m, vf x, vf y)
 {
-    return (vf){ quad_select(m.a, x.a, y.a), quad_select(m.b, x.b, y.b),
-                 quad_select(m.c, x.c, y.c), quad_select(m.d, x.d, y.d) };
+    return (vf){ quad_select(m.a, x.a, y.a), quad_select(m.b, x.b, y.b), quad_select(m.c, x.c, y.c),
+                 quad_select(m.d, x.d, y.d) };
 }
 
 VEC_INLINE vm vm_lt(vf x, vf y)
