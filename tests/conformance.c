@@ -1,7 +1,7 @@
 /*
- * conformance [--weights FILE] [--list] STEM
+ * conformance [--weights FILE] [--packed] [--list] STEM
  *
- * Runs the suite STEM.cases.txt + STEM.safetensors: one line for each case, then the numbers of
+ * Runs the suite STEM.cases.txt + STEM.safetensors, with packed layers if asked to: one line for each case, then the numbers of
  * cases that passed, failed and were skipped. Exit status 0 when nothing failed, 1 when something
  * did, 2 when the suite or the command line is malformed. The environment variable MHA_ISA selects
  * the instruction-set level, as for every program that uses the library.
@@ -112,17 +112,19 @@ static const char *default_weights(void)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: conformance [--weights FILE] [--list] STEM\n");
+    fprintf(stderr, "usage: conformance [--weights FILE] [--packed] [--list] STEM\n");
     return 2;
 }
 
 int main(int argc, char **argv)
 {
     const char *stem = NULL, *weights = default_weights();
-    bool list = false;
+    bool list = false, packed = false;
     for (int a = 1; a < argc; a++) {
         if (strcmp(argv[a], "--list") == 0)
             list = true;
+        else if (strcmp(argv[a], "--packed") == 0)
+            packed = true;
         else if (strcmp(argv[a], "--weights") == 0 && a + 1 < argc)
             weights = argv[++a];
         else if (argv[a][0] == '-' || stem)
@@ -143,7 +145,7 @@ int main(int argc, char **argv)
     int exit_status = 2;
     struct suite suite;
     if (suite_open(ctx, stem, &suite)) {
-        struct run run = { .ctx = ctx, .suite = &suite, .weights_path = weights };
+        struct run run = { .ctx = ctx, .suite = &suite, .packed = packed, .weights_path = weights };
         if (list)
             list_suite(&suite);
         exit_status = list ? 0 : run_suite(&run);

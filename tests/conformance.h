@@ -108,6 +108,7 @@ struct run {
     mha_context *ctx;
     const struct suite *suite;
     const struct suite_case *test;
+    bool packed;              /* layers are packed */
     const char *weights_path; /* the model's file, opened when the first case needs it */
     mha_safetensors *weights;
     struct run_block *blocks; /* memory of the case */
@@ -126,6 +127,10 @@ bool run_good(const struct run *run);
 
 /* run_good, after noting the context's message as the problem unless `status` is MHA_OK. */
 bool run_call(struct run *run, mha_status status);
+
+/* A layer that borrows the weights, packed if the run is; NULL when that failed. */
+mha_layer *run_layer(struct run *run, const struct mha_layer_shape *shape,
+                     const struct mha_weights *weights);
 
 /* Zeroed memory that is released when the case ends. Never NULL: the program ends instead. */
 void *run_memory(struct run *run, int64_t count, int64_t element_bytes);

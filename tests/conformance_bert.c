@@ -85,8 +85,8 @@ static void call_layer(struct run *run, const struct mha_weights *weights,
         .H = run_integer(run, "num_heads", 0),
         .D = run_integer(run, "head_dim", 0),
     };
-    mha_layer *layer = NULL;
-    if (run_call(run, mha_layer_create(run->ctx, &shape, weights, MHA_COPY, &layer)))
+    mha_layer *layer = run_layer(run, &shape, weights);
+    if (run_good(run))
         run_call(run, mha_forward(run->ctx, layer, inputs, options, outputs));
     mha_layer_free(layer);
 }

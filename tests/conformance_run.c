@@ -35,6 +35,16 @@ bool run_call(struct run *run, mha_status status)
     return run_good(run);
 }
 
+mha_layer *run_layer(struct run *run, const struct mha_layer_shape *shape,
+                     const struct mha_weights *weights)
+{
+    mha_layer *layer = NULL;
+    if (run_call(run, mha_layer_create(run->ctx, shape, weights, MHA_BORROW, &layer))
+        && run->packed)
+        run_call(run, mha_layer_pack(run->ctx, layer, MHA_PACK_KEEP));
+    return layer;
+}
+
 struct run_block {
     struct run_block *next;
     max_align_t data[];

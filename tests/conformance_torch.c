@@ -98,9 +98,7 @@ static mha_layer *make_layer(struct run *run)
     };
     run_agree(run, "kdim", shape.E_key);
     run_agree(run, "vdim", shape.E_value);
-    mha_layer *layer = NULL;
-    run_call(run, mha_layer_create(run->ctx, &shape, &weights, MHA_BORROW, &layer));
-    return layer;
+    return run_layer(run, &shape, &weights);
 }
 
 /* What a mask adds to the score of one pair. A boolean one, true meaning may NOT attend: -inf. */
