@@ -51,9 +51,10 @@ static const char help_text[] =
     "      --zero-attention        one more key and value, all zero\n"
     "\n"
     "work:\n"
-    "      --threads N             threads to attend with (default: 1); the results do not depend "
-    "on\n"
-    "                              it, bit for bit\n"
+    "      --threads N             threads to work with (default: 1); no bit depends on it, but\n"
+    "                              what the BLAS does by itself\n"
+    "      --packed                pack the layer: projections without the BLAS\n"
+    "      --verbose               say on the standard error which engine the layer took\n"
     "\n"
     "results:\n"
     "      --output Y.npy                [B, L, E_out]\n"
@@ -77,6 +78,7 @@ struct request {
     bool scaled, capped, left, right;
     struct mha_options attention;
     int64_t threads;
+    bool packed, verbose;
     const char *output, *weights_output, *mean_output, *lse_output;
 };
 
@@ -190,6 +192,8 @@ static int parse(int argc, char **argv, struct request *request, bool *help)
         { .name = "mask-kind", .word = &attention->mask_kind, .words = mask_kinds },
         { .name = "zero-attention", .flag = &request->zero_attention },
         { .name = "threads", .count = &request->threads, .least = 1 },
+        { .name = "packed", .flag = &request->packed },
+        { .name = "verbose", .flag = &request->verbose },
         { .name = "output", .text = &request->output },
         { .name = "weights-output", .text = &request->weights_output },
         { .name = "weights-mean-output", .text = &request->mean_output },
@@ -311,6 +315,10 @@ static int read_layer(mha_context *ctx, const struct request *request, mha_layer
     mha_status status = mha_safetensors_open(ctx, request->weights, 0, &file);
     if (status == MHA_OK)
         status = mha_layer_load(ctx, file, &request->source, &request->shape, layer);
+    if (status == MHA_OK && request->packed)
+        status = mha_layer_pack(ctx, *layer, MHA_PACK_DROP);
+    if (status == MHA_OK && request->verbose)
+        fprintf(stderr, "mha run: the engine of the layer is \"%s\"\n", mha_layer_engine(*layer));
     int code = status == MHA_OK ? COMMAND_OK : command_fail_library(ctx, status);
     mha_safetensors_close(file);
     return code;

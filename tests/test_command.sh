@@ -298,6 +298,15 @@ gives "a query length" "5 6 1 0" --query-lengths 1
 gives "the corner named" "3 4 5 6" --causal --align top-left
 gives "another key and value" "3 4 3 4" --key first.npy --value first.npy
 gives "threads" "5 6 5 6" --threads 3
+gives "the packed engine" "5 6 5 6" --packed
+for engine in blas packed; do
+    option=; [ $engine = blas ] || option=--packed
+    "$mha" run $mean --input x.npy --output y.npy --verbose $option 2> said ||
+        fail "run --verbose $option"
+    grep -qx "mha run: the engine of the layer is \"$engine\"" said ||
+        fail "the engine $engine wanted: $(cat said)"
+    echo "ok: --verbose tells the engine $engine"
+done
 refused 2 "--threads: '0' is not a whole number from 1" run $mean --input x.npy --output no.npy \
     --threads 0
 refused 1 "threads is 1025, wanted 0..1024" run $mean --input x.npy --output no.npy --threads 1025
