@@ -66,7 +66,7 @@ static double visible_work(const struct mha_plan *plan, double enough)
             if (mha_visible_row(&sample, row, &lo, &hi))
                 keys += (double)(hi - lo + plan->extras);
         }
-        work += keys / PROBES * (double)sample.queries * a_pair;
+        work += keys / (double)PROBES * (double)sample.queries * a_pair;
     }
     return work;
 }
