@@ -535,6 +535,9 @@ MHA_API void mha_layer_free(mha_layer *layer);
 /* The sizes of a layer, every zero replaced by what it stood for; E_out is H*Dv without W_O. */
 MHA_API struct mha_layer_shape mha_layer_get_shape(const mha_layer *layer);
 
+/* What happens to a layer's matrices when they are packed. */
+enum mha_originals { MHA_PACK_KEEP = 0, MHA_PACK_DROP = 1 };
+
 /*
  * Packs the layer's matrices for inference: panels of sixteen outputs that the library's own kernels
  * read straight through, the same bytes on every instruction-set level. From then on mha_forward
@@ -549,8 +552,6 @@ MHA_API struct mha_layer_shape mha_layer_get_shape(const mha_layer *layer);
  * BUSY; the layer is then as it was. Cost: one pass over the matrices, and their size in memory.
  */
 MHA_API MHA_CHECK mha_status mha_layer_pack(mha_context *ctx, mha_layer *layer, int32_t originals);
-
-enum mha_originals { MHA_PACK_KEEP = 0, MHA_PACK_DROP = 1 };
 
 /* Says that the matrices were written to: panels are discarded, and the layer goes through the BLAS
  * until it is packed again. Returns ARGUMENT when the originals were dropped, BUSY. */
@@ -582,8 +583,8 @@ MHA_API struct mha_weights mha_layer_get_weights(const mha_layer *layer);
  * leads to. In memory `out` may be the residual, also when that is the query, key or value.
  *
  * Returns as mha_attention. Cost: 2 B (L E H D + S E_key G D + S E_value G Dv + L H Dv E_out)
- * operations for the projections, done by the BLAS in the calling thread under the host's own BLAS
- * settings, beside the cost of mha_attention. Scratch: mha_forward_workspace.
+ * operations for the projections beside the cost of mha_attention: of a packed layer on the context's
+ * threads, of any other by the BLAS in the calling thread under the host's own BLAS settings. Scratch: mha_forward_workspace.
  */
 MHA_API MHA_CHECK mha_status mha_forward(mha_context *ctx, const mha_layer *layer,
                                          const struct mha_inputs *inputs,

@@ -123,12 +123,6 @@ void mha_project_lay_out(const struct mha_projection *projections, int64_t n,
 
 /* ---- the work --------------------------------------------------------------------------------- */
 
-/* Row r of the [B, L] rows in order. */
-static float *row_at(const struct mha_view *v, int64_t L, int64_t r)
-{
-    return v->data + r / L * v->b + r % L * v->l;
-}
-
 /* What the lanes of a run share. */
 struct job {
     const struct mha_kernels *kernels;
@@ -150,7 +144,8 @@ static void copy_rows(const struct mha_projection *p, int64_t row, int64_t rows,
                       int64_t depth, int64_t stride, float *to)
 {
     for (int64_t i = 0; i < rows; i++)
-        memcpy(to + i * stride, row_at(&p->x, p->L, row + i) + k, (size_t)depth * sizeof *to);
+        memcpy(to + i * stride, mha_project_row(&p->x, p->L, row + i) + k,
+               (size_t)depth * sizeof *to);
 }
 
 /* `rows` rows from `row` to outputs n_begin and on. */
@@ -160,8 +155,8 @@ static void project_rows(const struct job *job, struct lane *lane, const struct 
     float *y[MHA_PROJECT_ROWS];
     const float *residual[MHA_PROJECT_ROWS];
     for (int64_t i = 0; i < rows; i++) {
-        y[i] = row_at(&p->y, p->L, row + i);
-        residual[i] = p->residual.data ? row_at(&p->residual, p->L, row + i) : NULL;
+        y[i] = mha_project_row(&p->y, p->L, row + i);
+        residual[i] = p->residual.data ? mha_project_row(&p->residual, p->L, row + i) : NULL;
     }
     struct parts depths = cut(p->K, MHA_PROJECT_DEPTH);
     struct mha_project_tile tile = {

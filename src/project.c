@@ -44,18 +44,17 @@ int64_t mha_project_count(const struct mha_projection *projections, int64_t n)
     return count;
 }
 
-/* Row r of the [B, L] rows in order. */
-static float *row_at(const struct mha_view *v, int64_t L, int64_t r)
+float *mha_project_row(const struct mha_view *view, int64_t L, int64_t r)
 {
-    return v->data + r / L * v->b + r % L * v->l;
+    return view->data + r / L * view->b + r % L * view->l;
 }
 
 /* y = b + residual: what the product is added to. */
 static void start_rows(const struct mha_projection *p)
 {
     for (int64_t r = 0; r < p->B * p->L; r++) {
-        float *y = row_at(&p->y, p->L, r);
-        const float *residual = p->residual.data ? row_at(&p->residual, p->L, r) : NULL;
+        float *y = mha_project_row(&p->y, p->L, r);
+        const float *residual = p->residual.data ? mha_project_row(&p->residual, p->L, r) : NULL;
         if (!residual && !p->b)
             memset(y, 0, (size_t)p->N * sizeof *y);
         else if (!residual)
@@ -85,11 +84,11 @@ void mha_project(const struct mha_projection *projections, int64_t n, struct mha
                 .M = runs.rows,
                 .N = p->N,
                 .K = p->K,
-                .A = row_at(&p->x, p->L, run * runs.rows),
+                .A = mha_project_row(&p->x, p->L, run * runs.rows),
                 .lda = leading(&p->x, p, &runs, p->K),
                 .B = p->w,
                 .ldb = p->w_stride,
-                .C = row_at(&p->y, p->L, run * runs.rows),
+                .C = mha_project_row(&p->y, p->L, run * runs.rows),
                 .ldc = leading(&p->y, p, &runs, p->N),
             };
     }

@@ -19,6 +19,9 @@ struct mha_projection {
     int64_t width;
 };
 
+/* Row r of the [B, L] rows of a view, in order. */
+float *mha_project_row(const struct mha_view *view, int64_t L, int64_t r);
+
 /* ---- packed ---------------------------------------------------------------------------------- */
 
 /* Floats that the panels of [N, K] weights take; -1 on overflow. */
