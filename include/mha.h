@@ -584,7 +584,8 @@ MHA_API struct mha_weights mha_layer_get_weights(const mha_layer *layer);
  *
  * Returns as mha_attention. Cost: 2 B (L E H D + S E_key G D + S E_value G Dv + L H Dv E_out)
  * operations for the projections beside the cost of mha_attention: of a packed layer on the context's
- * threads, of any other by the BLAS in the calling thread under the host's own BLAS settings. Scratch: mha_forward_workspace.
+ * threads, of any other by the BLAS in the calling thread under the host's own BLAS settings.
+ * Scratch: mha_forward_workspace.
  */
 MHA_API MHA_CHECK mha_status mha_forward(mha_context *ctx, const mha_layer *layer,
                                          const struct mha_inputs *inputs,
