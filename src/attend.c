@@ -16,6 +16,7 @@ struct cut {
     int64_t tiles; /* of a list */
     int64_t lists; /* of a sample, of which an item names one: 1 where it is all heads */
     int64_t items;
+    int64_t item_tiles; /* of an item: 1, or H where it is all heads */
 };
 
 static struct cut cut_call(const struct mha_plan *plan)
@@ -24,6 +25,7 @@ static struct cut cut_call(const struct mha_plan *plan)
     struct cut cut = {
         .rows = mean ? plan->L : plan->L * (plan->H / plan->G),
         .lists = mean ? 1 : plan->G,
+        .item_tiles = mean ? plan->H : 1,
     };
     cut.tiles = cut.rows / MHA_TILE_ROWS + (cut.rows % MHA_TILE_ROWS != 0);
     cut.items = plan->B * cut.lists * cut.tiles;
@@ -100,47 +102,28 @@ static float *row_of(const struct mha_view *view, int64_t b, int64_t l, int64_t 
     return view->data ? view->data + b * view->b + l * view->l + h * view->h : NULL;
 }
 
-/*
- * One tile: `n` query rows of sample b, from row `first` of the list of key/value head g. The list
- * holds the rows of all query heads that read this head, head after head: l + L * (h - g * H/G).
- */
-static void attend_tile(const struct mha_kernels *kernels, const struct mha_plan *plan,
-                        const struct mha_visible *sample, struct mha_attend_tile *tile, int64_t b,
-                        int64_t g, int64_t first, int64_t n)
-{
-    struct mha_attend_row rows[MHA_TILE_ROWS];
-    int64_t h = g * (plan->H / plan->G) + first / plan->L, l = first % plan->L;
-    for (int64_t i = 0; i < n; i++) {
-        struct mha_attend_row *row = &rows[i];
-        *row = (struct mha_attend_row){
-            .q = row_of(&plan->q, b, l, h),
-            .residual = row_of(&plan->residual, b, l, h),
-            .out = row_of(&plan->out, b, l, h),
-            .lse = row_of(&plan->lse, b, l, h),
-            .weights = row_of(&plan->weights, b, l, h),
-            .weights_mean = row_of(&plan->weights_mean, b, l, 0),
-        };
-        row->sees_extra = mha_visible_row(sample, l, &row->lo, &row->hi);
-        if (plan->mask)
-            row->mask = plan->mask
-                        + (b * plan->mask_b + h * plan->mask_h + l * plan->mask_l)
-                              * plan->mask_bytes;
-        if (++l == plan->L) {
-            l = 0;
-            h++;
-        }
-    }
-    tile->rows = rows;
-    tile->n_rows = n;
-    tile->k = row_of(&plan->k, b, 0, g);
-    tile->v = row_of(&plan->v, b, 0, g);
-    kernels->attend_f32(tile);
-}
+/* What the lanes of a call share. */
+struct job {
+    const struct mha_kernels *kernels;
+    const struct mha_plan *plan;
+    const struct mha_attend_scratch *scratch;
+    struct cut cut;
+    bool falling; /* later rows see more keys: the last tile of a list comes first */
+    struct mha_items items;
+};
 
-/* What all tiles have in common. */
-static struct mha_attend_tile common_tile(const struct mha_plan *plan)
+/* A tile with the rows it points to. */
+struct full_tile {
+    struct mha_attend_tile tile;
+    struct mha_attend_row rows[MHA_TILE_ROWS];
+};
+
+/* What all tiles of a lane have in common. */
+static void set_common(const struct job *job, int64_t lane, struct full_tile *full)
 {
-    return (struct mha_attend_tile){
+    const struct mha_plan *plan = job->plan;
+    full->tile = (struct mha_attend_tile){
+        .rows = full->rows,
         .k_stride = plan->k.l,
         .v_stride = plan->v.l,
         .D = plan->D,
@@ -152,59 +135,83 @@ static struct mha_attend_tile common_tile(const struct mha_plan *plan)
         .mask_kind = plan->mask_kind,
         .mask_stride = plan->mask_s,
         .heads = (float)plan->H,
+        .scratch = job->scratch->tiles + lane * mha_attend_tile_floats(plan->D, plan->Dv),
     };
 }
 
-/* What the lanes of a call share. */
-struct job {
-    const struct mha_kernels *kernels;
-    const struct mha_plan *plan;
-    const struct mha_attend_scratch *scratch;
-    struct cut cut;
-    bool falling; /* later rows see more keys: the last tile of a list comes first */
-    struct mha_items items;
-};
-
-/* The tile at row `first` of a list that belongs to key/value head g. */
-static void attend_list_tile(const struct job *job, const struct mha_visible *sample,
-                             struct mha_attend_tile *tile, int64_t b, int64_t g, int64_t first)
+/*
+ * The `n` query rows of sample b from row `first` of the list of key/value head g. The list holds the
+ * rows of all query heads that read this head, head after head: l + L * (h - g * H/G).
+ */
+static void set_rows(const struct mha_plan *plan, int64_t b, int64_t g, int64_t first, int64_t n,
+                     struct mha_attend_row *rows)
 {
-    const struct mha_plan *plan = job->plan;
-    int64_t left_in_list = job->cut.rows - first % job->cut.rows;
-    tile->extra_k = job->scratch->extra_k + g * plan->extras * plan->D;
-    tile->extra_v = job->scratch->extra_v + g * plan->extras * plan->Dv;
-    attend_tile(job->kernels, plan, sample, tile, b, g, first,
-                min_i64(MHA_TILE_ROWS, left_in_list));
+    struct mha_visible sample = mha_visible_sample(plan, b);
+    int64_t h = g * (plan->H / plan->G) + first / plan->L, l = first % plan->L;
+    for (int64_t i = 0; i < n; i++) {
+        struct mha_attend_row *row = &rows[i];
+        *row = (struct mha_attend_row){
+            .q = row_of(&plan->q, b, l, h),
+            .residual = row_of(&plan->residual, b, l, h),
+            .out = row_of(&plan->out, b, l, h),
+            .lse = row_of(&plan->lse, b, l, h),
+            .weights = row_of(&plan->weights, b, l, h),
+            .weights_mean = row_of(&plan->weights_mean, b, l, 0),
+        };
+        row->sees_extra = mha_visible_row(&sample, l, &row->lo, &row->hi);
+        if (plan->mask)
+            row->mask = plan->mask
+                        + (b * plan->mask_b + h * plan->mask_h + l * plan->mask_l)
+                              * plan->mask_bytes;
+        if (++l == plan->L) {
+            l = 0;
+            h++;
+        }
+    }
 }
 
-static void attend_item(const struct job *job, struct mha_attend_tile *tile, int64_t item)
+/* Tile `at` of an item: the only one, or that of head `at` when the item is all heads. */
+static void set_tile(const struct job *job, int64_t item, int64_t at, struct full_tile *full)
 {
     const struct mha_plan *plan = job->plan;
     const struct cut *cut = &job->cut;
-    int64_t at = item % cut->tiles, list = item / cut->tiles % cut->lists;
-    int64_t b = item / cut->tiles / cut->lists;
-    int64_t first = (job->falling ? cut->tiles - 1 - at : at) * MHA_TILE_ROWS;
-    struct mha_visible sample = mha_visible_sample(plan, b);
-    if (!plan->weights_mean.data) {
-        attend_list_tile(job, &sample, tile, b, list, first);
-        return;
+    struct mha_attend_tile *tile = &full->tile;
+    int64_t place = item % cut->tiles, list = item / cut->tiles;
+    int64_t b = list / cut->lists, g = list % cut->lists;
+    int64_t first = (job->falling ? cut->tiles - 1 - place : place) * MHA_TILE_ROWS;
+    tile->n_rows = min_i64(MHA_TILE_ROWS, cut->rows - first);
+    if (cut->item_tiles > 1) {
+        int64_t group = plan->H / plan->G;
+        g = at / group;
+        first += at % group * plan->L;
     }
-    int64_t group = plan->H / plan->G;
-    for (int64_t h = 0; h < plan->H; h++) {
-        tile->mean_step = (h == 0 ? MHA_MEAN_FIRST : 0) | (h == plan->H - 1 ? MHA_MEAN_LAST : 0);
-        attend_list_tile(job, &sample, tile, b, h / group, h % group * plan->L + first);
-    }
+    tile->mean_step = (at == 0 ? MHA_MEAN_FIRST : 0)
+                      | (at == cut->item_tiles - 1 ? MHA_MEAN_LAST : 0);
+    tile->k = row_of(&plan->k, b, 0, g);
+    tile->v = row_of(&plan->v, b, 0, g);
+    tile->extra_k = job->scratch->extra_k + g * plan->extras * plan->D;
+    tile->extra_v = job->scratch->extra_v + g * plan->extras * plan->Dv;
+    set_rows(plan, b, g, first, tile->n_rows, full->rows);
 }
 
+/* Each tile is set one ahead, so that the kernel can look at the next. */
 static void attend_lane(void *arg, int64_t lane)
 {
     struct job *job = arg;
-    const struct mha_plan *plan = job->plan;
-    struct mha_attend_tile tile = common_tile(plan);
-    tile.scratch = job->scratch->tiles + lane * mha_attend_tile_floats(plan->D, plan->Dv);
-    for (int64_t item, end; mha_items_take(&job->items, &item, &end);)
-        for (; item < end; item++)
-            attend_item(job, &tile, item);
+    int64_t tiles = job->cut.item_tiles;
+    struct full_tile two[2];
+    set_common(job, lane, &two[0]);
+    set_common(job, lane, &two[1]);
+    for (int64_t item, end; mha_items_take(&job->items, &item, &end);) {
+        int64_t at = item * tiles, last = end * tiles - 1;
+        set_tile(job, item, 0, &two[at % 2]);
+        for (; at < last; at++) {
+            struct full_tile *next = &two[(at + 1) % 2];
+            set_tile(job, (at + 1) / tiles, (at + 1) % tiles, next);
+            job->kernels->attend_f32(&two[at % 2].tile, &next->tile);
+        }
+        job->kernels->attend_f32(&two[last % 2].tile, NULL);
+    }
 }
 
 void mha_attend(mha_context *ctx, const struct mha_plan *plan,

@@ -228,7 +228,8 @@ bool mha_items_take(struct mha_items *items, int64_t *first, int64_t *end)
     do {
         if (at >= items->count)
             return false;
-        n = max_i64((items->count - at) / (2 * items->lanes), 1);
+        int64_t left = items->count - at;
+        n = items->lanes == 1 ? left : max_i64(left / (2 * items->lanes), 1);
     } while (!atomic_compare_exchange_weak_explicit(&items->next, &at, at + n, memory_order_relaxed,
                                                     memory_order_relaxed));
     *first = at;

@@ -165,7 +165,7 @@ static void check_size(int64_t rows, int64_t S, int64_t D, int64_t Dv)
             .heads = 1,
             .scratch = p.scratch,
         };
-        levels[i]->attend_f32(&tile);
+        levels[i]->attend_f32(&tile, NULL);
         check_answer(name, &p, strcmp(levels[i]->isa, "generic") != 0);
     }
     problem_free(&p);

@@ -11,6 +11,13 @@
 
 #include TEXT(JOIN(vec_, MHA_ISA).h)
 
+/* Before loops over arrays of vectors: they must vanish, or the vectors would lie in memory. */
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
 #include "math.inl"
 #include "product.inl"
 

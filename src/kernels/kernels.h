@@ -106,8 +106,10 @@ struct mha_kernels {
     const char *isa; /* "generic", "avx2", "avx512", "neon" */
 
     /* Attention of one tile, by docs/numerics.md: all outputs of all its rows. Rows are read whole
-     * before the first output is written, so an output may be its own row's residual or query. */
-    void (*attend_f32)(const struct mha_attend_tile *tile);
+     * before the first output is written, so an output may be its own row's residual or query.
+     * `next` is the tile that this thread will do next, as far as known, or NULL: its operands come
+     * nearer meanwhile. */
+    void (*attend_f32)(const struct mha_attend_tile *tile, const struct mha_attend_tile *next);
 
     /* A tile of a packed projection, by the same page: y = x W^T + b (+ residual). */
     void (*project_f32)(const struct mha_project_tile *tile);

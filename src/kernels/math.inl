@@ -1,24 +1,42 @@
 /* Elementary functions with the same bits in every lane, width and instruction set: docs/numerics.md
  * gives the formulas; tests/canonical.c says them again in scalar code. */
 
-/* 2^t for t <= 0; 0 below 2^-126, NaN for NaN. */
-VEC_INLINE vf exp2_nonpositive(vf t)
+/* x[i] becomes 2^x[i], for x[i] <= 0; 0 below 2^-126, NaN for NaN. The chains of the n vectors run side
+ * by side. */
+VEC_INLINE void exp2_nonpositive(vf *x, const int n)
 {
-    vf n = vf_round(t);
-    vf f = vf_sub(t, n);
-    vf p = vf_set1(0x1.5bba14p-10f);
-    p = vf_fma(p, f, vf_set1(0x1.3cea88p-7f));
-    p = vf_fma(p, f, vf_set1(0x1.c6b752p-5f));
-    p = vf_fma(p, f, vf_set1(0x1.ebf9bcp-3f));
-    p = vf_fma(p, f, vf_set1(0x1.62e42ap-1f));
-    p = vf_fma(p, f, vf_set1(1.0f));
-    return vf_select(vm_lt(t, vf_set1(-126.0f)), vf_set1(0.0f), vf_scale2(p, n));
+    static const float c[6] = { 0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f,
+                                0x1.ebf9bcp-3f,  0x1.62e42ap-1f, 1.0f };
+    vf whole[VEC_CHAINS], f[VEC_CHAINS], p[VEC_CHAINS];
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        whole[i] = vf_round(x[i]);
+        f[i] = vf_sub(x[i], whole[i]);
+        p[i] = vf_set1(c[0]);
+    }
+    UNROLL
+    for (int term = 1; term < 6; term++)
+        UNROLL
+        for (int i = 0; i < n; i++)
+            p[i] = vf_fma(p[i], f[i], vf_set1(c[term]));
+    UNROLL
+    for (int i = 0; i < n; i++)
+        x[i] = vf_zero_if(vm_lt(x[i], vf_set1(-126.0f)), vf_scale2(p[i], whole[i]));
 }
 
 /* e^d for d <= 0. One multiplication after the caller's subtraction: e^0 is exactly 1. */
+VEC_INLINE void exp_nonpositive_side_by_side(vf *d, const int n)
+{
+    UNROLL
+    for (int i = 0; i < n; i++)
+        d[i] = vf_mul(d[i], vf_set1(0x1.715476p+0f));
+    exp2_nonpositive(d, n);
+}
+
 VEC_INLINE vf exp_nonpositive(vf d)
 {
-    return exp2_nonpositive(vf_mul(d, vf_set1(0x1.715476p+0f)));
+    exp_nonpositive_side_by_side(&d, 1);
+    return d;
 }
 
 /* ln x for a positive normal x, +inf or NaN. The polynomial is that of Cephes' logf. */

@@ -7,13 +7,6 @@ enum {
     MOST_COLUMNS = 3
 };
 
-/* Before the loops over accumulators: they must vanish, or the accumulators would lie in memory. */
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
-
 /*
  * acc[r][c] += sum over i < n of a[r * a_row + i * a_step] * b[i * b_step + c * b_column], ascending in
  * i, where b is read in vectors: one register tile. `rows` and `columns` are literals at each call.

@@ -8,6 +8,7 @@
 
 #define VEC_ROWS 6
 #define VEC_COLUMNS 1
+#define VEC_CHAINS 1
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 
@@ -32,6 +33,23 @@ VEC_INLINE void vf_store(float *p, vf x)
 {
     _mm256_storeu_ps(p, x.a);
     _mm256_storeu_ps(p + 8, x.b);
+}
+
+VEC_INLINE __m256i first_lanes(int n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+VEC_INLINE vf vf_load_first(const float *p, int n)
+{
+    return (vf){ _mm256_maskload_ps(p, first_lanes(n)),
+                 _mm256_maskload_ps(p + 8, first_lanes(n - 8)) };
+}
+
+VEC_INLINE void vf_store_first(float *p, vf x, int n)
+{
+    _mm256_maskstore_ps(p, first_lanes(n), x.a);
+    _mm256_maskstore_ps(p + 8, first_lanes(n - 8), x.b);
 }
 
 VEC_INLINE vf vf_add(vf x, vf y)
@@ -67,6 +85,11 @@ VEC_INLINE vf vf_max(vf x, vf y)
 VEC_INLINE vf vf_select(vm m, vf x, vf y)
 {
     return (vf){ _mm256_blendv_ps(y.a, x.a, m.a), _mm256_blendv_ps(y.b, x.b, m.b) };
+}
+
+VEC_INLINE vf vf_zero_if(vm m, vf x)
+{
+    return (vf){ _mm256_andnot_ps(m.a, x.a), _mm256_andnot_ps(m.b, x.b) };
 }
 
 VEC_INLINE vm vm_lt(vf x, vf y)

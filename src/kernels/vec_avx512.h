@@ -8,6 +8,7 @@
 
 #define VEC_ROWS 8
 #define VEC_COLUMNS 3
+#define VEC_CHAINS 4
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 
@@ -27,6 +28,21 @@ VEC_INLINE vf vf_load(const float *p)
 VEC_INLINE void vf_store(float *p, vf x)
 {
     _mm512_storeu_ps(p, x);
+}
+
+VEC_INLINE vm first_lanes(int n)
+{
+    return (vm)((1u << n) - 1);
+}
+
+VEC_INLINE vf vf_load_first(const float *p, int n)
+{
+    return _mm512_maskz_loadu_ps(first_lanes(n), p);
+}
+
+VEC_INLINE void vf_store_first(float *p, vf x, int n)
+{
+    _mm512_mask_storeu_ps(p, first_lanes(n), x);
 }
 
 VEC_INLINE vf vf_add(vf x, vf y)
@@ -62,6 +78,11 @@ VEC_INLINE vf vf_max(vf x, vf y)
 VEC_INLINE vf vf_select(vm m, vf x, vf y)
 {
     return _mm512_mask_blend_ps(m, y, x);
+}
+
+VEC_INLINE vf vf_zero_if(vm m, vf x)
+{
+    return _mm512_maskz_mov_ps((vm)~m, x);
 }
 
 VEC_INLINE vm vm_lt(vf x, vf y)

@@ -6,6 +6,7 @@
  *   vf_set1(x)            x in every lane             vm_lt(a, b)     a < b, false with a NaN
  *   vf_load(p)            sixteen floats at p         vm_ne(a, b)     a != b, true with a NaN
  *   vf_store(p, x)        ... and back                vm_or(m, n)     either
+ *   vf_load_first(p, n)   the n < 16 floats at p, then zeros; vf_store_first(p, x, n) stores n of them
  *   vf_add sub mul div    lane by lane                vm_any(m)       is any lane true?
  *   vf_max(a, b)          the larger; if one is NaN, either
  *   vf_abs(x)             without the sign            vf_sign(a, b)   |a| with the sign of b
@@ -15,11 +16,13 @@
  *                         any other n
  *   vf_split(x, &e)       x = m * 2^e for a positive normal x: returns m in [0.5, 1)
  *   vf_select(m, a, b)    m ? a : b
+ *   vf_zero_if(m, x)      m ? +0 : x
  *   vf_transpose(x[16])   x[i] lane j and x[j] lane i change places
  *   vf_keep(x)            x, in a register: keeps the compiler from reading memory again at each use
  *
  * VEC_ROWS x VEC_COLUMNS is the largest register tile of products: that many broadcast rows times
- * that many vectors stay in registers with their operands.
+ * that many vectors stay in registers with their operands. VEC_CHAINS, 1, 2 or 4, is how many vectors
+ * an exponential takes side by side to hide how long each step takes.
  */
 #ifndef MHA_VEC_GENERIC_H
 #define MHA_VEC_GENERIC_H
@@ -30,6 +33,7 @@
 
 #define VEC_ROWS 2
 #define VEC_COLUMNS 1
+#define VEC_CHAINS 1
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 
@@ -69,6 +73,20 @@ VEC_INLINE void vf_store(float *p, vf x)
     memcpy(p, &x, sizeof x);
 }
 
+VEC_INLINE vf vf_load_first(const float *p, int n)
+{
+    float lanes[16] = { 0 };
+    memcpy(lanes, p, (size_t)n * sizeof *p);
+    return vf_load(lanes);
+}
+
+VEC_INLINE void vf_store_first(float *p, vf x, int n)
+{
+    float lanes[16];
+    vf_store(lanes, x);
+    memcpy(p, lanes, (size_t)n * sizeof *p);
+}
+
 VEC_INLINE vf vf_add(vf x, vf y)
 {
     return (vf){ x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d };
@@ -98,6 +116,11 @@ VEC_INLINE vf vf_select(vm m, vf x, vf y)
 {
     return (vf){ quad_select(m.a, x.a, y.a), quad_select(m.b, x.b, y.b), quad_select(m.c, x.c, y.c),
                  quad_select(m.d, x.d, y.d) };
+}
+
+VEC_INLINE vf vf_zero_if(vm m, vf x)
+{
+    return vf_select(m, vf_set1(0.0f), x);
 }
 
 VEC_INLINE vm vm_lt(vf x, vf y)

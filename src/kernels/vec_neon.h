@@ -5,9 +5,11 @@
 #include <arm_neon.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #define VEC_ROWS 6
 #define VEC_COLUMNS 1
+#define VEC_CHAINS 2
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 
@@ -37,6 +39,20 @@ VEC_INLINE void vf_store(float *p, vf x)
     vst1q_f32(p + 4, x.b);
     vst1q_f32(p + 8, x.c);
     vst1q_f32(p + 12, x.d);
+}
+
+VEC_INLINE vf vf_load_first(const float *p, int n)
+{
+    float lanes[16] = { 0 };
+    memcpy(lanes, p, (size_t)n * sizeof *p);
+    return vf_load(lanes);
+}
+
+VEC_INLINE void vf_store_first(float *p, vf x, int n)
+{
+    float lanes[16];
+    vf_store(lanes, x);
+    memcpy(p, lanes, (size_t)n * sizeof *p);
 }
 
 VEC_INLINE vf vf_add(vf x, vf y)
@@ -81,6 +97,17 @@ VEC_INLINE vf vf_select(vm m, vf x, vf y)
 {
     return (vf){ vbslq_f32(m.a, x.a, y.a), vbslq_f32(m.b, x.b, y.b), vbslq_f32(m.c, x.c, y.c),
                  vbslq_f32(m.d, x.d, y.d) };
+}
+
+VEC_INLINE float32x4_t quad_clear(uint32x4_t m, float32x4_t x)
+{
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(x), m));
+}
+
+VEC_INLINE vf vf_zero_if(vm m, vf x)
+{
+    return (vf){ quad_clear(m.a, x.a), quad_clear(m.b, x.b), quad_clear(m.c, x.c),
+                 quad_clear(m.d, x.d) };
 }
 
 VEC_INLINE vm vm_lt(vf x, vf y)

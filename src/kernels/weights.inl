@@ -20,10 +20,11 @@ static void store_weights(const struct work *w, const struct keys *g, int column
 static void weigh_keys(const struct work *w, const struct keys *g, int64_t at)
 {
     const vf zero = vf_set1(0.0f), minus_inf = vf_set1(MINUS_INF);
-    block_scores(w, g);
+    float most[ROWS];
+    block_scores(w, g, most);
     for (int column = g->column; column < g->column_end; column++) {
-        finish_scores(w, g, column);
-        vf m = vf_load(w->total_m + column * LANES);
+        finish_scores(w, g, column, most);
+        vf m = vf_load(w->total.m + column * LANES);
         vf inv = vf_load(w->inv + column * LANES);
         for (int j = g->begin; j < g->end; j++) {
             vf s = vf_load(w->s + j * ROWS + column * LANES);
