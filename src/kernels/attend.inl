@@ -334,31 +334,38 @@ static vf finish_scores(const struct work *w, const struct keys *g, int column, 
     return largest;
 }
 
+/* p = e^(s - base) at keys 0, 16, 32 and 48 from s; returns ((p_0 + p_16) + p_32) + p_48. */
+VEC_INLINE vf exponentials_of_four(const float *s, float *p, vf base)
+{
+    vf sum = vf_set1(0.0f);
+    UNROLL
+    for (int at = 0; at < BLOCK * ROWS; at += VEC_CHAINS * LANES * ROWS) {
+        vf x[VEC_CHAINS];
+        UNROLL
+        for (int c = 0; c < VEC_CHAINS; c++)
+            x[c] = vf_sub(vf_load(s + at + c * LANES * ROWS), base);
+        exp_nonpositive_side_by_side(x, VEC_CHAINS);
+        UNROLL
+        for (int c = 0; c < VEC_CHAINS; c++) {
+            vf_store(p + at + c * LANES * ROWS, x[c]);
+            sum = vf_add(sum, x[c]);
+        }
+    }
+    return sum;
+}
+
 /*
  * p = e^(s - base) for the keys begin <= j < end of a block in one column; returns their sum, in a
  * fixed order: t_i = ((p_i + p_i+16) + p_i+32) + p_i+48, where other keys count as +0, then halves.
  */
-VEC_INLINE vf exponentials(const float *s, float *p, vf base, int begin, int end)
+static vf exponentials(const float *s, float *p, vf base, int begin, int end)
 {
-    int whole = begin == 0 && end == BLOCK;
     vf t[LANES];
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < LANES && begin == 0 && end == BLOCK; i++)
+        t[i] = exponentials_of_four(s + i * ROWS, p + i * ROWS, base);
+    for (int i = 0; i < LANES && !(begin == 0 && end == BLOCK); i++) {
         t[i] = vf_set1(0.0f);
-        UNROLL
-        for (int k = 0; k < (whole ? BLOCK / LANES : 0); k += VEC_CHAINS) {
-            int64_t at = (i + k * LANES) * ROWS;
-            vf x[VEC_CHAINS];
-            UNROLL
-            for (int c = 0; c < VEC_CHAINS; c++)
-                x[c] = vf_sub(vf_load(s + at + c * LANES * ROWS), base);
-            exp_nonpositive_side_by_side(x, VEC_CHAINS);
-            UNROLL
-            for (int c = 0; c < VEC_CHAINS; c++) {
-                vf_store(p + at + c * LANES * ROWS, x[c]);
-                t[i] = vf_add(t[i], x[c]);
-            }
-        }
-        for (int j = i; j < end && !whole; j += LANES) {
+        for (int j = i; j < end; j += LANES) {
             if (j < begin)
                 continue;
             vf x = exp_nonpositive(vf_sub(vf_load(s + j * ROWS), base));
