@@ -255,7 +255,8 @@ struct mha_executor {
 
 struct mha_context_options {
     int64_t size;
-    const struct mha_allocator *allocator; /* copied; NULL: the C library's */
+    const struct mha_allocator *allocator; /* copied; NULL: the C library's, with transparent huge
+                                            * pages asked for under blocks of 4 MiB and more */
     const char *isa;       /* "generic", "avx2", "avx512" or "neon"; NULL or "": what the
                             * environment variable MHA_ISA says, or the best this machine runs */
     char *message;         /* where to explain a failure of mha_context_create, or NULL */

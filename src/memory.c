@@ -1,6 +1,8 @@
 #include "memory.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 bool mha_memory_product(int64_t a, int64_t b, int64_t *product)
 {
@@ -11,11 +13,36 @@ bool mha_memory_product(int64_t a, int64_t b, int64_t *product)
     return true;
 }
 
+/* A block of that many bytes holds two whole huge pages at least, so the addresses that alignment
+ * may cost stay below half of it; and a smaller one is read fast with the usual pages. */
+#define LARGE_BYTES (2 * MHA_HUGE_PAGE)
+
+/* Asks for huge pages under the block, where none of them reaches beyond it. That is a wish: a system
+ * that has none leaves everything as it is. */
+static void advise_huge_pages(void *block, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    (void)madvise(block, bytes / MHA_HUGE_PAGE * MHA_HUGE_PAGE, MADV_HUGEPAGE);
+#else
+    (void)block;
+    (void)bytes;
+#endif
+}
+
 static void *allocate_default(void *user, size_t bytes, size_t alignment)
 {
     (void)user;
-    size_t whole = (bytes + alignment - 1) / alignment * alignment;
-    return whole >= bytes ? aligned_alloc(alignment, whole) : NULL;
+    int host_errno = errno;
+    bool large = bytes >= LARGE_BYTES;
+    if (large && alignment < MHA_HUGE_PAGE)
+        alignment = MHA_HUGE_PAGE;
+    void *block = NULL;
+    if (bytes > PTRDIFF_MAX - alignment || posix_memalign(&block, alignment, bytes) != 0)
+        block = NULL;
+    else if (large)
+        advise_huge_pages(block, bytes);
+    errno = host_errno;
+    return block;
 }
 
 static void release_default(void *user, void *block, size_t bytes)

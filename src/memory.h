@@ -11,7 +11,12 @@
 /* *product = a * b; false, and *product = -1, when a factor is negative or the product does not fit. */
 bool mha_memory_product(int64_t a, int64_t b, int64_t *product);
 
-/* The C library's allocator in the struct's form. */
+/* Where a block of the default allocator starts that is twice this or more: a huge page of x86-64, and
+ * of 64-bit Arm with pages of 4 KiB. */
+#define MHA_HUGE_PAGE ((size_t)2 << 20)
+
+/* The C library's allocator in the struct's form. Large blocks lie on huge pages where the system
+ * gives them: weights that are read straight through need a five-hundredth of the translations. */
 extern const struct mha_allocator mha_memory_default;
 
 /* `bytes` bytes at MHA_ALIGNMENT, or NULL; 0 bytes are one. Release takes NULL too. */

@@ -1,7 +1,11 @@
 /* Checked sizes, the allocator behind its wrappers, and the arena. */
 #include "support.h"
 
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "memory.h"
 
@@ -71,9 +75,70 @@ static void default_allocator(void **state)
         mha_memory_release(&mha_memory_default, block, sizes[i]);
     }
     mha_memory_release(&mha_memory_default, NULL, 8);
-    /* Rounding up to the alignment would wrap to a tiny block. */
-    assert_null(mha_memory_default.allocate(NULL, SIZE_MAX, MHA_ALIGNMENT));
-    assert_null(mha_memory_default.allocate(NULL, SIZE_MAX - MHA_ALIGNMENT + 2, MHA_ALIGNMENT));
+    /* Rounding up to an alignment would wrap to a tiny block. */
+    const size_t beyond[] = { SIZE_MAX, SIZE_MAX - MHA_ALIGNMENT + 2, SIZE_MAX - MHA_HUGE_PAGE + 2,
+                              PTRDIFF_MAX, PTRDIFF_MAX - MHA_ALIGNMENT + 1 };
+    for (int64_t i = 0; i < COUNT(beyond); i++) {
+        assert_null(mha_memory_default.allocate(NULL, beyond[i], MHA_ALIGNMENT));
+        assert_null(mha_memory_default.allocate(NULL, beyond[i], 2 * MHA_HUGE_PAGE));
+    }
+}
+
+/* Blocks of two huge pages and more start at one, whole up to their last byte; and errno is the
+ * caller's, whether the system knows huge pages or not. */
+static void large_blocks(void **state)
+{
+    (void)state;
+    const size_t large = 2 * MHA_HUGE_PAGE;
+    const size_t sizes[] = { large, large + 1, large + MHA_HUGE_PAGE - 1,
+                             5 * MHA_HUGE_PAGE + 12345 };
+    for (int64_t i = 0; i < COUNT(sizes); i++) {
+        errno = 12345;
+        char *block = mha_memory_allocate(&mha_memory_default, (int64_t)sizes[i]);
+        assert_non_null(block);
+        assert_int_equal(errno, 12345);
+        assert_int_equal((uintptr_t)block % MHA_HUGE_PAGE, 0);
+        memset(block, 0x5a, sizes[i]);
+        mha_memory_release(&mha_memory_default, block, (int64_t)sizes[i]);
+    }
+    /* A host's alignment beyond that is kept. */
+    char *block = mha_memory_default.allocate(NULL, large, 4 * MHA_HUGE_PAGE);
+    assert_non_null(block);
+    assert_int_equal((uintptr_t)block % (4 * MHA_HUGE_PAGE), 0);
+    mha_memory_default.release(NULL, block, large);
+}
+
+/* Whether the mapping around an address was advised to have huge pages; -1 where nobody says. */
+static int is_advised(const void *address)
+{
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    char line[512];
+    bool inside = false;
+    int found = -1;
+    while (maps && found < 0 && fgets(line, sizeof line, maps)) {
+        uintptr_t from, to;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2)
+            inside = from <= (uintptr_t)address && (uintptr_t)address < to;
+        else if (inside && strncmp(line, "VmFlags:", 8) == 0)
+            found = strstr(line, " hg") != NULL;
+    }
+    if (maps)
+        fclose(maps);
+    return found;
+}
+
+static void large_blocks_ask_for_huge_pages(void **state)
+{
+    (void)state;
+    const int64_t large = 3 * (int64_t)MHA_HUGE_PAGE;
+    char *block = mha_memory_allocate(&mha_memory_default, large);
+    assert_non_null(block);
+    int first = is_advised(block), last = is_advised(block + large - 1);
+    mha_memory_release(&mha_memory_default, block, large);
+    if (first < 0 || access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0)
+        skip();
+    assert_int_equal(first, 1);
+    assert_int_equal(last, 1);
 }
 
 /* What the wrappers hand on to the host's functions. */
@@ -243,6 +308,8 @@ int main(void)
         cmocka_unit_test(products),
         cmocka_unit_test(product_into_a_factor),
         cmocka_unit_test(default_allocator),
+        cmocka_unit_test(large_blocks),
+        cmocka_unit_test(large_blocks_ask_for_huge_pages),
         cmocka_unit_test(sizes_reach_the_host),
         cmocka_unit_test(measuring_is_taking),
         cmocka_unit_test(arena_overflow),
