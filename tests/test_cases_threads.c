@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -553,10 +554,11 @@ static void blas_setting_is_the_hosts(void **state)
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
-static int64_t workspace(mha_context *ctx, int64_t rows, int64_t heads, int64_t kv_heads)
+static int64_t workspace(mha_context *ctx, int64_t rows, int64_t keys, int64_t heads,
+                         int64_t kv_heads)
 {
     struct mha_tensor q = mha_tensor_4d(NULL, MHA_FLOAT32, 1, rows, heads, 128);
-    struct mha_tensor k = mha_tensor_4d(NULL, MHA_FLOAT32, 1, rows, kv_heads, 128);
+    struct mha_tensor k = mha_tensor_4d(NULL, MHA_FLOAT32, 1, keys, kv_heads, 128);
     struct mha_inputs inputs = { .query = &q, .key = &k, .value = &k };
     int64_t bytes = -1;
     struct mha_outputs outputs = { .out = &q };
@@ -564,20 +566,39 @@ static int64_t workspace(mha_context *ctx, int64_t rows, int64_t heads, int64_t 
     return bytes;
 }
 
-static void workspace_is_a_tile_a_thread(void **state)
+/* Rows and keys of calls that are worth 8 threads and have tiles for them. */
+static const int64_t lengths_of_calls[][2] = { { 1024, 1024 },      { 1024, 16384 },
+                                               { 16384, 1024 },     { 517, 4099 },
+                                               { 4099, 517 },       { 16384, 16384 },
+                                               { 1 << 20, 1 << 20 } };
+
+static void kind_20_case_139_workspace_is_a_tile_a_thread(void **state)
 {
     (void)state;
     mha_context *one = context_with(1), *eight = context_with(8);
-    int64_t single = workspace(one, 1024, 8, 8);
+    int64_t single = workspace(one, 48, 512, 8, 8);
     assert_true(single > 0);
-    assert_int_equal(workspace(one, 16384, 8, 8), single);
-    assert_int_equal(workspace(eight, 1024, 8, 8), 8 * single);
-    assert_int_equal(workspace(eight, 16384, 8, 8), 8 * single);
+    for (int64_t i = 0; i < COUNT(lengths_of_calls); i++) {
+        int64_t rows = lengths_of_calls[i][0], keys = lengths_of_calls[i][1];
+        assert_int_equal(workspace(one, rows, keys, 8, 8), single);
+        assert_int_equal(workspace(eight, rows, keys, 8, 8), 8 * single);
+    }
     assert_true(8 * single < 64 << 20);
-    assert_true(workspace(eight, 1024, 32, 4) <= workspace(eight, 1024, 32, 32));
-    assert_true(workspace(eight, 5, 32, 4) <= workspace(eight, 5, 32, 32));
     mha_context_free(one);
     mha_context_free(eight);
+}
+
+static void kind_20_case_140_shared_keys_take_no_more_workspace(void **state)
+{
+    (void)state;
+    for (int64_t threads = 1; threads <= 8; threads++) {
+        mha_context *ctx = context_with(threads);
+        for (int64_t rows = 1; rows <= 1024; rows *= 4)
+            for (int64_t kv_heads = 1; kv_heads <= 16; kv_heads *= 2)
+                assert_true(workspace(ctx, rows, 500, 32, kv_heads)
+                            <= workspace(ctx, rows, 500, 32, 32));
+        mha_context_free(ctx);
+    }
 }
 
 /* The workspace told is the one that is used, on threads too, and a call allocates nothing more. */
@@ -614,33 +635,63 @@ static void workspace_suffices(void **state)
     free(p);
 }
 
-/* 16384 rows and keys of 8 heads: scores would take 8 GiB. A window keeps the time short. */
-static void memory_does_not_grow_with_scores(void **state)
+static int64_t most_resident(void)
 {
-    (void)state;
-    enum { ROWS = 16384, HEADS = 8, WIDTH = 16, ALL = ROWS * HEADS * WIDTH };
-    float *x = calloc(ALL, sizeof *x), *out = calloc(ALL, sizeof *out);
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (int64_t)usage.ru_maxrss * 1024;
+}
+
+/* Bytes that a call of so many rows and keys of 8 heads takes beyond its operands. A window keeps
+ * the time short. */
+static int64_t taken_by_call(int64_t threads, int64_t rows, int64_t keys)
+{
+    enum { HEADS = 8, WIDTH = 16 };
+    int64_t all = (rows + keys) * HEADS * WIDTH;
+    float *x = calloc((size_t)all, sizeof *x), *out = calloc((size_t)all, sizeof *out);
     assert_non_null(x);
     assert_non_null(out);
-    random_fill(x, ALL);
-    struct mha_tensor t_x = mha_tensor_4d(x, MHA_FLOAT32, 1, ROWS, HEADS, WIDTH);
-    struct mha_tensor t_out = mha_tensor_4d(out, MHA_FLOAT32, 1, ROWS, HEADS, WIDTH);
+    random_fill(x, all);
+    random_fill(out, all);
+    struct mha_tensor t_q = mha_tensor_4d(x, MHA_FLOAT32, 1, rows, HEADS, WIDTH);
+    struct mha_tensor t_k = mha_tensor_4d(x + rows * HEADS * WIDTH, MHA_FLOAT32, 1, keys, HEADS,
+                                          WIDTH);
+    struct mha_tensor t_out = mha_tensor_4d(out, MHA_FLOAT32, 1, rows, HEADS, WIDTH);
+    struct mha_inputs inputs = { .query = &t_q, .key = &t_k, .value = &t_k };
     struct mha_options options = { .causal = 1, .window = MHA_WINDOW_LEFT, .window_left = 32 };
+    struct mha_outputs outputs = { .out = &t_out };
     struct counting counting;
     counting_init(&counting);
     mha_context *ctx = NULL;
     assert_int_equal(
         mha_context_create(
-            &(struct mha_context_options){ .allocator = &counting.allocator, .threads = 8 }, &ctx),
+            &(struct mha_context_options){ .allocator = &counting.allocator, .threads = threads },
+            &ctx),
         MHA_OK);
-    check_status(ctx,
-                 mha_attention(ctx, &(struct mha_inputs){ .query = &t_x }, &options,
-                               &(struct mha_outputs){ .out = &t_out }),
-                 MHA_OK);
-    assert_in_range(counting.live_bytes, 1, 1 << 20);
+    int64_t before = counting.live_bytes, resident = most_resident(), told = -1;
+    check_status(ctx, mha_attention_workspace(ctx, &inputs, &options, &outputs, &told), MHA_OK);
+    check_status(ctx, mha_attention(ctx, &inputs, &options, &outputs), MHA_OK);
+    int64_t taken = counting.live_bytes - before;
+    assert_int_equal(taken, told);
+    assert_int_equal(counting.most_bytes, counting.live_bytes);
+    assert_true(most_resident() - resident < 64 << 20);
     mha_context_free(ctx);
     free(x);
     free(out);
+    return taken;
+}
+
+/* The scores of 16384 rows and keys of 8 heads would take 8 GiB. */
+static void kind_20_case_139_memory_does_not_grow_with_scores(void **state)
+{
+    (void)state;
+    for (int64_t threads = 1; threads <= 8; threads += 7) {
+        int64_t least = taken_by_call(threads, 1024, 1024);
+        assert_in_range(least, 1, 1 << 20);
+        assert_int_equal(taken_by_call(threads, 16384, 16384), least);
+        assert_int_equal(taken_by_call(threads, 16384, 4099), least);
+        assert_int_equal(taken_by_call(threads, 4099, 16384), least);
+    }
 }
 
 int main(void)
@@ -656,9 +707,10 @@ int main(void)
         cmocka_unit_test(one_layer_for_8_threads),
         cmocka_unit_test(no_threads_nobody_asked_for),
         cmocka_unit_test(blas_setting_is_the_hosts),
-        cmocka_unit_test(workspace_is_a_tile_a_thread),
+        cmocka_unit_test(kind_20_case_139_workspace_is_a_tile_a_thread),
+        cmocka_unit_test(kind_20_case_139_memory_does_not_grow_with_scores),
+        cmocka_unit_test(kind_20_case_140_shared_keys_take_no_more_workspace),
         cmocka_unit_test(workspace_suffices),
-        cmocka_unit_test(memory_does_not_grow_with_scores),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
