@@ -63,8 +63,9 @@
  *   left as they were. Calls compute under the default environment (round to nearest, no flush to
  *   zero, no traps) on every thread, whatever the caller's is, and put the caller's back.
  * - No bit of a result depends on the number of threads.
- * - Nothing waits for another context. After fork the child may use every context that was in no
- *   call at that moment; its threads are made anew.
+ * - Nothing waits for another context. After fork() the child may use every context that was in no
+ *   call at that moment; its threads are made anew. (A child that a raw clone system call made, past
+ *   the C library, is not seen as one.)
  */
 #ifndef MHA_H
 #define MHA_H
@@ -273,6 +274,8 @@ struct mha_context_options {
  * Makes a context; `options` may be NULL. Returns MHA_ERROR_ARGUMENT for an unknown instruction-set
  * level or a number of threads out of range, MHA_ERROR_UNSUPPORTED for a level this machine lacks,
  * MHA_ERROR_MEMORY; *ctx is then NULL.
+ *
+ * The first context of a process also leaves a handler with pthread_atfork, which counts forks.
  *
  * Cost: one allocation; scratch memory and threads come with the first call that needs them. A call
  * wakes threads for work enough only, about 30 microseconds each, and the first that does may

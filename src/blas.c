@@ -3,9 +3,10 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <cblas.h>
+
+#include "threads.h"
 
 /*
  * Some releases of OpenBLAS crash in cblas_sgemm_batch for small products (0.3.29 does up to about
@@ -121,7 +122,7 @@ static _Atomic uint64_t gate;
 
 static void enter_gate(void)
 {
-    const uint64_t process = (uint64_t)getpid() << 32;
+    const uint64_t process = (uint64_t)mha_threads_process() << 32;
     uint64_t seen = atomic_load_explicit(&gate, memory_order_relaxed);
     /* Each look comes later than the one before it: hundreds may be waiting, and nobody waits much
      * more than twice as long as he must. */

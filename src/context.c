@@ -204,6 +204,8 @@ mha_status mha_context_create(const struct mha_context_options *options, mha_con
     mha_cpu_name(draft.cpu, sizeof draft.cpu);
     TRY(choose_kernels(&draft, taken.isa));
     TRY(choose_threads(&draft, &taken));
+    REQUIRE(&draft, mha_threads_watch_forks() == 0, MHA_ERROR_MEMORY,
+            "the system has no memory for a handler of fork");
     void *block = NULL;
     TRY(mha_context_allocate(&draft, "the context", context_bytes(&draft), &block));
     ctx = block;

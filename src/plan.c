@@ -25,12 +25,13 @@ int64_t mha_counts_get(const struct mha_counts *counts, int64_t b)
     return ((const int64_t *)counts->data)[b * counts->stride];
 }
 
-/* Any nonzero address, for operands a query does not look at: their presence is what counts. */
-static float presence;
+/* Any nonzero address, for operands a query does not look at: their presence is what counts.
+ * Nothing is read or written there. */
+static const float presence;
 
 static float *data_of(const struct draft *d, const struct mha_tensor *tensor)
 {
-    return d->look && tensor->data ? tensor->data : &presence;
+    return d->look && tensor->data ? tensor->data : (float *)&presence;
 }
 
 /* Strides of a tensor whose axes 0, 1, 2 are B, L, head. Axis 2 of rows [B, L, width] is no head. */

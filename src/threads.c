@@ -3,9 +3,42 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include "cpu.h"
+
+/* ---- forks ------------------------------------------------------------------------------------- */
+
+/*
+ * 1 and the forks between the process that first watched them and this one. It is global because
+ * handlers of fork are; they have no argument. When a shared library is unloaded, the C library
+ * forgets the handlers that came from it.
+ */
+static _Atomic uint32_t process;
+
+static void count_fork(void)
+{
+    atomic_fetch_add_explicit(&process, 1, memory_order_relaxed);
+}
+
+/* Two threads that come here first at the same time install two handlers, which does no harm. */
+int mha_threads_watch_forks(void)
+{
+    uint32_t unwatched = 0;
+    if (mha_threads_process() != unwatched)
+        return 0;
+    int error = pthread_atfork(NULL, NULL, count_fork);
+    if (error == 0)
+        atomic_compare_exchange_strong_explicit(&process, &unwatched, 1, memory_order_relaxed,
+                                                memory_order_relaxed);
+    return error;
+}
+
+uint32_t mha_threads_process(void)
+{
+    return atomic_load_explicit(&process, memory_order_relaxed);
+}
+
+/* ---- workers ----------------------------------------------------------------------------------- */
 
 /*
  * Each worker has a state that two threads change, itself and the one that calls run:
@@ -135,7 +168,7 @@ int64_t mha_threads_bytes(const struct mha_threads *threads)
 
 void mha_threads_free(struct mha_threads *threads)
 {
-    if (threads->made == 0 || threads->process != getpid())
+    if (threads->made == 0 || threads->process != mha_threads_process())
         return;
     for (int64_t i = 0; i < threads->made; i++)
         set_state(&threads->workers[i], QUIT, ASLEEP);
@@ -163,10 +196,9 @@ int mha_threads_prepare(struct mha_threads *threads, int64_t lanes)
         return 0;
     /* A child has none of its parent's threads, and what it inherits of their locks may be held by
      * them for ever: the workers start anew. */
-    int process = getpid();
-    if (threads->process != process)
+    if (threads->process != mha_threads_process())
         threads->made = 0;
-    threads->process = process;
+    threads->process = mha_threads_process();
     for (; threads->made < lanes - 1; threads->made++) {
         int64_t i = threads->made;
         int error = start(&threads->workers[i], i + 1, threads->spins);

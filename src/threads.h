@@ -28,9 +28,17 @@ struct mha_threads {
     struct mha_executor executor; /* run NULL: own workers */
     struct mha_worker *workers;   /* mha_threads_bytes of memory */
     int64_t made;                 /* how many of the count - 1 are threads */
-    int process;                  /* whose threads they are: another process after fork */
+    uint32_t process;             /* whose threads they are: see mha_threads_process */
     bool spins;                   /* there are processors for all: wait a moment before sleeping */
 };
+
+/* Begins to count forks, unless that has begun: 0, or the error number of the system. Every context is
+ * made after that. */
+int mha_threads_watch_forks(void);
+
+/* Another number in each process, parent or child of fork, that may hold the same memory. Costs no
+ * system call. */
+uint32_t mha_threads_process(void);
 
 /* Memory that `workers` must point to before the first run, by count and executor. */
 int64_t mha_threads_bytes(const struct mha_threads *threads);

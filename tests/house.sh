@@ -203,11 +203,24 @@ check_objects() { # SO A LEVEL...
         findings_from "$so" || true
 
     check_kernel_units "$archive" "$@"
+    check_globals "$archive"
 
     nm -u "$archive" | awk '{ print $NF }' | sort -u |
         grep -xE '(__)?(abort|exit|_exit|_Exit|quick_exit|assert_fail|printf|vprintf|fprintf|vfprintf|dprintf|puts|fputs|putchar|perror|stdout|stderr|setlocale|strto[dfl]|strtold|ato[fil]|(isoc(99|23)_)?f?s?scanf|srand|rand|signal|set_fast_math)(_chk)?' |
         findings_from "$archive calls" || true
     ! objdump -d "$so" | grep -q '<set_fast_math>' || finding "$so was linked with crtfastmath.o"
+}
+
+# Variables that change, static ones of functions included: every object in a section for them. What
+# is constant but for addresses is elsewhere.
+globals="gate process"
+
+check_globals() { # ARCHIVE
+    diff <(tr ' ' '\n' <<< "$globals" | sort) \
+        <(objdump -t "$1" | awk '/ O / && $(NF - 2) ~ /^(\.t?(data|bss)(\.|$)|\*COM\*)/ &&
+            $(NF - 2) !~ /^\.data\.rel\.ro/ { print $NF }' | sort) |
+        sed -n 's/^< /no such global: /p; s/^> /a variable that is global: /p' |
+        findings_from "$1" || true
 }
 
 # One global symbol in each kernel unit: its table.
