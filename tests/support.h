@@ -13,6 +13,19 @@
 
 #include "mha.h"
 
+/* THREAD_SANITIZER or ADDRESS_SANITIZER is defined where that is at work. */
+#if defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZER 1
+#elif defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define THREAD_SANITIZER 1
+#elif __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#endif
+#endif
+
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof(array)[0]))
 
 /*
