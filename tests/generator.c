@@ -156,6 +156,26 @@ static enum form any_sizes(struct generated_case *c)
     return form;
 }
 
+/* One to thirteen rows of all heads that share keys, and more than one split of keys. */
+static enum form few_rows(struct generated_case *c)
+{
+    static const int64_t split_edges[] = { 513,  514,  576,  577,  1023, 1024,
+                                           1025, 1088, 1535, 1536, 1537, 2049 };
+    static const int64_t widths[] = { 1, 3, 8, 16, 17, 32, 64 };
+    c->B = 1 + random_below(2);
+    c->G = 1 + random_below(3);
+    c->H = c->G * (1 + random_below(4));
+    c->L = 1 + random_below(13);
+    c->S = chance(50) ? PICK(split_edges) : 513 + random_below(1600);
+    c->D = PICK(widths);
+    c->Dv = chance(50) ? c->D : PICK(widths);
+    note(c,
+         "B %" PRId64 " L %" PRId64 " S %" PRId64 " H %" PRId64 " G %" PRId64 " D %" PRId64
+         " Dv %" PRId64,
+         c->B, c->L, c->S, c->H, c->G, c->D, c->Dv);
+    return chance(25) ? PACKED_KV : SEPARATE;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Values
  * --------------------------------------------------------------------------------------------- */
@@ -272,7 +292,7 @@ static struct mha_tensor integers(struct generated_case *c, const int64_t *value
     return t;
 }
 
-static int64_t integer_at(const struct mha_tensor *t, int64_t b)
+int64_t integer_at(const struct mha_tensor *t, int64_t b)
 {
     return t->type == MHA_INT32 ? ((const int32_t *)t->data)[b] : ((const int64_t *)t->data)[b];
 }
@@ -485,12 +505,12 @@ static void poison_element(struct generated_case *c, const struct mha_tensor *t,
          (int)index[2], (int)index[3]);
 }
 
-void generated_make(struct generated_case *c)
+static void make(struct generated_case *c, enum form (*sizes)(struct generated_case *c))
 {
     static int64_t number;
     memset(c, 0, sizeof *c);
     note(c, "case %" PRId64 ": ", number++);
-    enum form form = any_sizes(c);
+    enum form form = sizes(c);
     make_operands(c, form);
     fill_operands(c);
     make_lengths(c);
@@ -507,6 +527,16 @@ void generated_make(struct generated_case *c)
     if (c->inputs.key && chance(6))
         poison_element(c, &c->value, "value");
     note(c, "; ");
+}
+
+void generated_make(struct generated_case *c)
+{
+    make(c, any_sizes);
+}
+
+void generated_make_few_rows(struct generated_case *c)
+{
+    make(c, few_rows);
 }
 
 void generated_free(struct generated_case *c)

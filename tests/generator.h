@@ -29,6 +29,11 @@ struct generated_case {
 
 /* Draws the next case from random_bits. */
 void generated_make(struct generated_case *c);
+/* The same with few query rows, as decoding has them, and several splits of keys. */
+void generated_make_few_rows(struct generated_case *c);
 void generated_free(struct generated_case *c);
+
+/* Element b of lengths or offsets, of either integer type. */
+int64_t integer_at(const struct mha_tensor *t, int64_t b);
 
 #endif

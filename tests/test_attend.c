@@ -1,6 +1,6 @@
 /* mha_attention on random cases of every option: against the bit oracle where the level keeps the
  * canonical order, against float64 on every level; bits that must not depend on what else is asked
- * for, on the batch, or on how rows are cut into calls. */
+ * for. What else they must not depend on is in test_bits.c. */
 #include "fixture.h"
 
 #include <stdio.h>
