@@ -1,4 +1,5 @@
 /*
+ * Bugs of other libraries, as tests that they are not here: kinds 17 and 20, of threads and memory.
  * What goes wrong with threads in libraries like this one: settings of the BLAS changed behind the
  * host's back, children that hang after fork, layers that cannot be shared, processes full of
  * threads nobody asked for, small calls that threads make slow, memory that grows with L * S.
@@ -20,6 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "processors.h"
+
 /* By which calls are slower, and fewer here. */
 #if defined(THREAD_SANITIZER) || defined(ADDRESS_SANITIZER)
 enum { SLOWER = 10 };
@@ -30,6 +33,9 @@ enum { SLOWER = 1 };
 /* Only OpenBLAS has them. */
 extern int openblas_get_num_threads(void) __attribute__((weak));
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
+/* Only a BLAS that is built with OpenMP brings them. */
+extern int omp_get_max_threads(void) __attribute__((weak));
+extern void omp_set_num_threads(int threads) __attribute__((weak));
 
 /* ---- in front of the BLAS, put there by the linker -------------------------------------------- */
 
@@ -140,10 +146,10 @@ static mha_status attend(mha_context *ctx, struct problem *p)
     return mha_attention(ctx, &p->heads, NULL, &p->heads_out);
 }
 
-static mha_status forward(mha_context *ctx, const mha_layer *layer, struct problem *p)
+static mha_status forward(mha_context *ctx, const mha_layer *with, struct problem *p)
 {
     memset(p->out, 0xff, sizeof p->out);
-    return mha_forward(ctx, layer, &p->whole, NULL, &p->whole_out);
+    return mha_forward(ctx, with, &p->whole, NULL, &p->whole_out);
 }
 
 static mha_layer *layer_make(mha_context *ctx)
@@ -159,10 +165,10 @@ static mha_layer *layer_make(mha_context *ctx)
     return layer;
 }
 
-/* What one thread makes of both. */
-static float want_heads[L * E], want_whole[L * E];
-static mha_context *owner; /* of the layer */
-static mha_layer *layer;
+/* What one thread makes of all. */
+static float want_heads[L * E], want_whole[L * E], want_packed[L * E];
+static mha_context *owner; /* of the layers */
+static mha_layer *layer, *packed;
 
 static int open_all(void **state)
 {
@@ -174,6 +180,10 @@ static int open_all(void **state)
     memcpy(want_heads, p->out, sizeof want_heads);
     check_status(owner, forward(owner, layer, p), MHA_OK);
     memcpy(want_whole, p->out, sizeof want_whole);
+    packed = layer_make(owner);
+    check_status(owner, mha_layer_pack(owner, packed, MHA_PACK_DROP), MHA_OK);
+    check_status(owner, forward(owner, packed, p), MHA_OK);
+    memcpy(want_packed, p->out, sizeof want_packed);
     free(p);
     return 0;
 }
@@ -182,13 +192,14 @@ static int close_all(void **state)
 {
     (void)state;
     mha_layer_free(layer);
+    mha_layer_free(packed);
     mha_context_free(owner);
     return 0;
 }
 
 /* ---- threads come by need and go with the context --------------------------------------------- */
 
-static void threads_by_need(void **state)
+static void kind_20_case_141_threads_come_by_need(void **state)
 {
     (void)state;
     struct problem *p = problem_make();
@@ -210,6 +221,11 @@ static void threads_by_need(void **state)
     p->heads.key_lengths = &lengths;
     check_status(ctx, attend(ctx, p), MHA_OK);
     p->heads.key_lengths = NULL;
+    /* Nor a layer of one token. */
+    p->rows.shape[1] = p->sums.shape[1] = 1;
+    check_status(ctx, forward(ctx, layer, p), MHA_OK);
+    check_status(ctx, forward(ctx, packed, p), MHA_OK);
+    p->rows.shape[1] = p->sums.shape[1] = L;
     assert_int_equal(count_tasks(NULL), before);
 
     for (int repeat = 0; repeat < 3; repeat++) {
@@ -267,23 +283,39 @@ static void workers_leave_signals_to_the_host(void **state)
     free(p);
 }
 
-static void all_threads_are_those_of_the_affinity(void **state)
+static int64_t threads_of_all(void)
+{
+    mha_context *ctx = context_with(MHA_THREADS_ALL);
+    int64_t threads = mha_context_threads(ctx);
+    mha_context_free(ctx);
+    return threads;
+}
+
+static int64_t at_most(int64_t threads, int64_t limit)
+{
+    return threads < limit ? threads : limit;
+}
+
+/* As many as the affinity of now has processors, but no more than the quota of the control group
+ * (of which test_processors.c shows how it is read). */
+static void kind_17_case_119_all_threads_are_those_the_process_may_use(void **state)
 {
     (void)state;
-    cpu_set_t before, one;
+    cpu_set_t before, some;
+    int64_t quota = mha_processors_quota("");
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
-    mha_context *ctx = context_with(MHA_THREADS_ALL);
-    assert_in_range(mha_context_threads(ctx), 1, CPU_COUNT(&before));
-    CPU_ZERO(&one);
-    for (size_t cpu = 0; CPU_COUNT(&one) == 0; cpu++)
-        if (CPU_ISSET(cpu, &before))
-            CPU_SET(cpu, &one);
-    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    mha_context *pinned = context_with(MHA_THREADS_ALL);
-    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
-    assert_int_equal(mha_context_threads(pinned), 1);
-    mha_context_free(pinned);
-    mha_context_free(ctx);
+    assert_int_equal(threads_of_all(), at_most(CPU_COUNT(&before), quota));
+    CPU_ZERO(&some);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &before))
+            continue;
+        CPU_SET(cpu, &some);
+        assert_int_equal(sched_setaffinity(0, sizeof some, &some), 0);
+        int64_t threads = threads_of_all();
+        assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+        assert_int_equal(threads, at_most(CPU_COUNT(&some), quota));
+    }
+    assert_int_equal(threads_of_all(), at_most(CPU_COUNT(&before), quota));
 }
 
 /* ---- fork ------------------------------------------------------------------------------------- */
@@ -297,6 +329,8 @@ static int live(mha_context *ctx, struct problem *p, bool grandchild)
         return 1;
     if (forward(ctx, layer, p) != MHA_OK || !is_right(p, want_whole))
         return 2;
+    if (forward(ctx, packed, p) != MHA_OK || !is_right(p, want_packed))
+        return 5;
     if (grandchild) {
         pid_t pid = fork();
         if (pid == 0) {
@@ -338,7 +372,7 @@ static void check_child(mha_context *ctx, struct problem *p)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void fork_before_and_after_use(void **state)
+static void kind_17_case_116_fork_before_and_after_use(void **state)
 {
     (void)state;
 #ifdef THREAD_SANITIZER
@@ -361,7 +395,7 @@ static void fork_before_and_after_use(void **state)
 }
 
 /* The child of a process whose context was used there, and that frees it unused. */
-static void fork_and_free(void **state)
+static void kind_17_case_116_fork_and_free(void **state)
 {
     (void)state;
     struct problem *p = problem_make();
@@ -388,19 +422,22 @@ struct host {
     pthread_t thread;
     pthread_barrier_t *start;
     int64_t threads, calls;
-    bool whole; /* mha_forward, with the one layer; else mha_attention */
+    enum { ATTEND, PLAIN, PACKED } kind; /* mha_attention, or mha_forward with one of the layers */
     int64_t wrong;
 };
 
 static void *run_host(void *arg)
 {
     struct host *host = arg;
+    const mha_layer *const layers[] = { NULL, layer, packed };
+    const float *const wants[] = { want_heads, want_whole, want_packed };
     struct problem *p = problem_make();
     mha_context *ctx = context_with(host->threads);
     pthread_barrier_wait(host->start);
     for (int64_t i = 0; i < host->calls; i++) {
-        mha_status status = host->whole ? forward(ctx, layer, p) : attend(ctx, p);
-        host->wrong += status != MHA_OK || !is_right(p, host->whole ? want_whole : want_heads);
+        mha_status status = host->kind == ATTEND ? attend(ctx, p)
+                                                 : forward(ctx, layers[host->kind], p);
+        host->wrong += status != MHA_OK || !is_right(p, wants[host->kind]);
     }
     pthread_barrier_wait(host->start);
     mha_context_free(ctx);
@@ -442,11 +479,11 @@ static int full, child_status;
 static mha_status past_gate;
 static bool past_gate_right;
 
-static void contexts_of_300_threads(void **state)
+static void kind_17_case_118_contexts_of_300_threads(void **state)
 {
     (void)state;
     run_hosts(300, &(struct host){ .threads = 1, .calls = 1 }, NULL);
-    run_hosts(300, &(struct host){ .threads = 1, .calls = 10 / SLOWER, .whole = true }, NULL);
+    run_hosts(300, &(struct host){ .threads = 1, .calls = 10 / SLOWER, .kind = PLAIN }, NULL);
     assert_in_range(atomic_load(&most_inside), 1, GATE);
 }
 
@@ -477,11 +514,11 @@ static void pass_a_full_gate(void)
     atomic_store(&hold, false);
 }
 
-static void full_gate(void **state)
+static void kind_17_case_118_only_callers_of_the_blas_wait(void **state)
 {
     (void)state;
     atomic_store(&hold, true);
-    run_hosts(GATE + 12, &(struct host){ .threads = 1, .calls = 1, .whole = true },
+    run_hosts(GATE + 12, &(struct host){ .threads = 1, .calls = 1, .kind = PLAIN },
               pass_a_full_gate);
     assert_int_equal(full, GATE);
     assert_int_equal(past_gate, MHA_OK);
@@ -489,11 +526,81 @@ static void full_gate(void **state)
     assert_int_equal(child_status, 0);
 }
 
-static void one_layer_for_8_threads(void **state)
+static void kind_17_case_120_one_layer_for_8_threads(void **state)
 {
     (void)state;
-    run_hosts(8, &(struct host){ .threads = 1, .calls = 1000 / SLOWER, .whole = true }, NULL);
-    run_hosts(8, &(struct host){ .threads = 2, .calls = 200 / SLOWER, .whole = true }, NULL);
+    const int64_t calls = 1000 / SLOWER;
+    run_hosts(8, &(struct host){ .threads = 1, .calls = calls, .kind = PLAIN }, NULL);
+    run_hosts(8, &(struct host){ .threads = 2, .calls = calls / 5, .kind = PLAIN }, NULL);
+    run_hosts(8, &(struct host){ .threads = 1, .calls = calls / 2, .kind = PACKED }, NULL);
+    run_hosts(8, &(struct host){ .threads = 2, .calls = calls / 5, .kind = PACKED }, NULL);
+}
+
+/* A host thread with a layer and rows of its own; their width is another for each. */
+struct own {
+    pthread_t thread;
+    int64_t width, calls, wrong;
+    float *weights, *x, *out, *want; /* no want: nothing to compare with yet */
+};
+
+enum { OWN_ROWS = 24 };
+
+static void *run_own(void *arg)
+{
+    struct own *own = arg;
+    int64_t width = own->width, count = OWN_ROWS * width;
+    struct mha_tensor w = mha_tensor_2d_const(own->weights, MHA_FLOAT32, width, width);
+    struct mha_tensor rows = mha_tensor_3d_const(own->x, MHA_FLOAT32, 1, OWN_ROWS, width);
+    struct mha_tensor sums = mha_tensor_3d(own->out, MHA_FLOAT32, 1, OWN_ROWS, width);
+    struct mha_layer_shape shape = { .E = width, .H = 4 };
+    struct mha_weights all = { .w_q = &w, .w_k = &w, .w_v = &w, .w_o = &w };
+    struct mha_inputs inputs = { .query = &rows, .residual = &rows };
+    struct mha_outputs outputs = { .out = &sums };
+    mha_context *ctx = context_with(1);
+    mha_layer *mine = NULL;
+    own->wrong += mha_layer_create(ctx, &shape, &all, MHA_BORROW, &mine) != MHA_OK;
+    for (int64_t i = 0; i < own->calls && own->wrong == 0; i++) {
+        memset(own->out, 0xff, (size_t)count * sizeof *own->out);
+        own->wrong += mha_forward(ctx, mine, &inputs, NULL, &outputs) != MHA_OK
+                      || (own->want
+                          && memcmp(own->out, own->want, (size_t)count * sizeof *own->out) != 0);
+    }
+    mha_layer_free(mine);
+    mha_context_free(ctx);
+    return NULL;
+}
+
+static void own_make(struct own *own, int64_t width)
+{
+    int64_t count = OWN_ROWS * width;
+    *own = (struct own){ .width = width, .calls = 1 };
+    own->weights = guarded_floats(width * width);
+    own->x = guarded_floats(count);
+    own->out = guarded_floats(count);
+    run_own(own);
+    assert_int_equal(own->wrong, 0);
+    own->want = guarded_floats(count);
+    memcpy(own->want, own->out, (size_t)count * sizeof *own->out);
+}
+
+static void kind_17_case_117_8_threads_with_data_of_their_own(void **state)
+{
+    (void)state;
+    struct own own[8];
+    for (int64_t i = 0; i < COUNT(own); i++)
+        own_make(&own[i], 64 + i * 192 / 7 / 4 * 4);
+    for (int64_t i = 0; i < COUNT(own); i++) {
+        own[i].calls = 500 / SLOWER;
+        assert_int_equal(pthread_create(&own[i].thread, NULL, run_own, &own[i]), 0);
+    }
+    for (int64_t i = 0; i < COUNT(own); i++) {
+        pthread_join(own[i].thread, NULL);
+        assert_int_equal(own[i].wrong, 0);
+        guarded_free(own[i].weights);
+        guarded_free(own[i].x);
+        guarded_free(own[i].out);
+        guarded_free(own[i].want);
+    }
 }
 
 static int64_t tasks_at_rest, tasks_meanwhile;
@@ -503,7 +610,7 @@ static void count_meanwhile(void)
     tasks_meanwhile = count_tasks(NULL);
 }
 
-static void no_threads_nobody_asked_for(void **state)
+static void kind_17_case_119_no_threads_nobody_asked_for(void **state)
 {
     (void)state;
     tasks_at_rest = count_tasks(NULL);
@@ -513,29 +620,46 @@ static void no_threads_nobody_asked_for(void **state)
 
 /* ---- the BLAS's own setting ------------------------------------------------------------------- */
 
-static void setting_meanwhile(void)
+static void check_settings(void)
 {
-    for (int i = 0; i < 1000; i++)
-        assert_int_equal(openblas_get_num_threads(), 3);
+    assert_int_equal(openblas_get_num_threads(), 3);
+    if (omp_get_max_threads)
+        assert_int_equal(omp_get_max_threads(), 3);
 }
 
-static void blas_setting_is_the_hosts(void **state)
+static void settings_meanwhile(void)
+{
+    for (int i = 0; i < 1000; i++)
+        check_settings();
+}
+
+static void kind_17_case_115_the_setting_of_the_blas_is_the_hosts(void **state)
 {
     (void)state;
     if (!openblas_get_num_threads || !openblas_set_num_threads)
         skip();
     int before = openblas_get_num_threads();
     openblas_set_num_threads(3);
+    if (omp_set_num_threads)
+        omp_set_num_threads(3);
     struct problem *p = problem_make();
     for (int64_t threads = 1; threads <= 8; threads += 7) {
         mha_context *ctx = context_with(threads);
         check_status(ctx, forward(ctx, layer, p), MHA_OK);
-        assert_int_equal(openblas_get_num_threads(), 3);
+        check_settings();
+        check_status(ctx, forward(ctx, packed, p), MHA_OK);
+        check_settings();
         check_status(ctx, mha_forward(ctx, layer, NULL, NULL, NULL), MHA_ERROR_ARGUMENT);
-        assert_int_equal(openblas_get_num_threads(), 3);
+        check_settings();
+        mha_layer *another = layer_make(ctx);
+        check_status(ctx, mha_layer_pack(ctx, another, MHA_PACK_KEEP), MHA_OK);
+        mha_layer_free(another);
         mha_context_free(ctx);
+        check_settings();
     }
-    run_hosts(4, &(struct host){ .threads = 2, .calls = 20 }, setting_meanwhile);
+    for (int kind = ATTEND; kind <= PACKED; kind++)
+        run_hosts(4, &(struct host){ .threads = 2, .calls = 20, .kind = kind }, settings_meanwhile);
+    check_settings();
     openblas_set_num_threads(before);
     free(p);
 }
@@ -590,7 +714,7 @@ static void kind_20_case_140_shared_keys_take_no_more_workspace(void **state)
 }
 
 /* The workspace told is the one that is used, on threads too, and a call allocates nothing more. */
-static void workspace_suffices(void **state)
+static void kind_13_case_91_workspace_suffices_on_threads(void **state)
 {
     (void)state;
     struct problem *p = problem_make();
@@ -685,20 +809,21 @@ static void kind_20_case_139_memory_does_not_grow_with_scores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_by_need),
+        cmocka_unit_test(kind_20_case_141_threads_come_by_need),
         cmocka_unit_test(workers_leave_signals_to_the_host),
-        cmocka_unit_test(all_threads_are_those_of_the_affinity),
-        cmocka_unit_test(fork_before_and_after_use),
-        cmocka_unit_test(fork_and_free),
-        cmocka_unit_test(contexts_of_300_threads),
-        cmocka_unit_test(full_gate),
-        cmocka_unit_test(one_layer_for_8_threads),
-        cmocka_unit_test(no_threads_nobody_asked_for),
-        cmocka_unit_test(blas_setting_is_the_hosts),
+        cmocka_unit_test(kind_17_case_119_all_threads_are_those_the_process_may_use),
+        cmocka_unit_test(kind_17_case_116_fork_before_and_after_use),
+        cmocka_unit_test(kind_17_case_116_fork_and_free),
+        cmocka_unit_test(kind_17_case_118_contexts_of_300_threads),
+        cmocka_unit_test(kind_17_case_118_only_callers_of_the_blas_wait),
+        cmocka_unit_test(kind_17_case_117_8_threads_with_data_of_their_own),
+        cmocka_unit_test(kind_17_case_120_one_layer_for_8_threads),
+        cmocka_unit_test(kind_17_case_119_no_threads_nobody_asked_for),
+        cmocka_unit_test(kind_17_case_115_the_setting_of_the_blas_is_the_hosts),
         cmocka_unit_test(kind_20_case_139_workspace_is_a_tile_a_thread),
         cmocka_unit_test(kind_20_case_139_memory_does_not_grow_with_scores),
         cmocka_unit_test(kind_20_case_140_shared_keys_take_no_more_workspace),
-        cmocka_unit_test(workspace_suffices),
+        cmocka_unit_test(kind_13_case_91_workspace_suffices_on_threads),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -539,6 +539,57 @@ static void thread_creation_fails(void **state)
     large_free(&p);
 }
 
+/* A packed layer in whose steps other numbers of threads are worth it; whichever cannot be made, it
+ * is an error before anything is written. */
+static void thread_creation_fails_for_a_packed_layer(void **state)
+{
+    (void)state;
+    enum { ROWS = 500, WIDTH = 96, HEADS = 2, FLOATS = ROWS * WIDTH };
+    float *w = guarded_floats(WIDTH * WIDTH), *x = guarded_floats(FLOATS);
+    float *out = guarded_floats(FLOATS), *untouched = guarded_floats(FLOATS);
+    float *want = guarded_floats(FLOATS);
+    struct mha_tensor t_w = mha_tensor_2d_const(w, MHA_FLOAT32, WIDTH, WIDTH);
+    struct mha_tensor t_x = mha_tensor_3d_const(x, MHA_FLOAT32, 1, ROWS, WIDTH);
+    struct mha_tensor t_out = mha_tensor_3d(out, MHA_FLOAT32, 1, ROWS, WIDTH);
+    struct mha_layer_shape shape = { .E = WIDTH, .H = HEADS };
+    struct mha_weights all = { .w_q = &t_w, .w_k = &t_w, .w_v = &t_w, .w_o = &t_w };
+    struct mha_inputs inputs = { .query = &t_x, .residual = &t_x };
+    struct mha_outputs outputs = { .out = &t_out };
+    mha_context *one = context_with(1, NULL);
+    mha_layer *layer = NULL;
+    check_status(one, mha_layer_create(one, &shape, &all, MHA_COPY, &layer), MHA_OK);
+    check_status(one, mha_layer_pack(one, layer, MHA_PACK_DROP), MHA_OK);
+    check_status(one, mha_forward(one, layer, &inputs, NULL, &outputs), MHA_OK);
+    memcpy(want, out, FLOATS * sizeof *out);
+    int failures = 0;
+    for (int forced = 0; forced < 2; forced++)
+        for (int n = 1; n <= 5; n++) {
+            mha_context *ctx = context_with(6, NULL);
+            spread = forced;
+            threads_asked = 0;
+            fail_thread = n;
+            memcpy(out, untouched, FLOATS * sizeof *out);
+            mha_status status = mha_forward(ctx, layer, &inputs, NULL, &outputs);
+            if (threads_asked >= n) {
+                failures++;
+                check_status(ctx, status, MHA_ERROR_THREAD);
+                check_contains(mha_context_message(ctx),
+                               "mha_forward: the system would not make a thread");
+                check_same_bits("untouched", out, untouched, FLOATS);
+                status = mha_forward(ctx, layer, &inputs, NULL, &outputs); /* now it can be made */
+            }
+            check_status(ctx, status, MHA_OK);
+            check_same_bits("out", out, want, FLOATS);
+            mha_context_free(ctx);
+        }
+    assert_true(failures >= 5);
+    mha_layer_free(layer);
+    mha_context_free(one);
+    float *const blocks[] = { w, x, out, untouched, want };
+    for (int64_t i = 0; i < COUNT(blocks); i++)
+        guarded_free(blocks[i]);
+}
+
 /* ---- the caller's floating-point environment -------------------------------------------------- */
 
 #if defined(__x86_64__)
@@ -770,6 +821,7 @@ int main(void)
         cmocka_unit_test_setup(executor_by_need, reset),
         cmocka_unit_test_setup(nested_and_concurrent_use, reset),
         cmocka_unit_test_setup(thread_creation_fails, reset),
+        cmocka_unit_test_setup(thread_creation_fails_for_a_packed_layer, reset),
         cmocka_unit_test_setup(floating_point_environment, reset),
         cmocka_unit_test_setup(environment_of_other_calls, reset),
     };
