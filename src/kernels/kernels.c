@@ -22,7 +22,9 @@
 #include "product.inl"
 
 #include "attend.inl"
-#include "weights.inl"
+#include "ahead.inl"
+#include "many.inl"
+#include "few.inl"
 #include "tile.inl"
 
 #include "project.inl"

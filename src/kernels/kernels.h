@@ -12,6 +12,7 @@
 
 enum {
     MHA_TILE_ROWS = 48, /* query rows of a tile at most: three vectors of sixteen */
+    MHA_FEW_ROWS = 12,  /* rows, at most, that are computed with keys in the lanes */
     MHA_BLOCK = 64,     /* keys of a block, counted from key 0 */
     MHA_SPLIT = 512     /* keys of a split, counted from key 0 */
 };
@@ -66,11 +67,17 @@ struct mha_attend_tile {
     float *scratch; /* mha_attend_tile_floats(D, Dv) floats at a multiple of 64 bytes */
 };
 
-/* Floats of scratch for one tile: the query and two outputs with rows in the lanes, three blocks of
- * keys (scores, probabilities, mask), seven numbers a row. D and Dv are below 2^31. */
+/*
+ * Floats of scratch for one tile, D and Dv being below 2^31: what the larger of two ways needs, and five
+ * numbers a row. Many rows: the query and two outputs with rows in the lanes, three blocks of keys
+ * (scores, probabilities, mask), two more numbers a row. Few rows: a block of keys turned, one of value
+ * tails, scores and probabilities, the query and two outputs filled up to sixteens.
+ */
 static inline int64_t mha_attend_tile_floats(int64_t D, int64_t Dv)
 {
-    return MHA_TILE_ROWS * (D + 2 * Dv + 3 * MHA_BLOCK + 7);
+    int64_t many = MHA_TILE_ROWS * (D + 2 * Dv + 3 * MHA_BLOCK + 2);
+    int64_t few = MHA_BLOCK * (D + 16) + MHA_FEW_ROWS * (2 * MHA_BLOCK + D + 2 * (Dv + 15)) + 16;
+    return (many > few ? many : few) + MHA_TILE_ROWS * 5;
 }
 
 enum {

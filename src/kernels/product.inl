@@ -4,7 +4,7 @@
 enum {
     LANES = 16,
     MOST_ROWS = 8, /* of a register tile, on any level */
-    MOST_COLUMNS = 3
+    MOST_COLUMNS = 4
 };
 
 /*
@@ -39,11 +39,12 @@ VEC_INLINE void clear(vf acc[MOST_ROWS][MOST_COLUMNS])
             acc[r][c] = vf_set1(0.0f);
 }
 
-/* How many of `rest` rows the next register tile takes: a remainder of seven is 4 + 3, not 6 + 1. */
-static inline int64_t take_rows(int64_t rest)
+/* How many of `rest` rows the next register tile takes, at most `most`: a remainder of seven is 4 + 3,
+ * not 6 + 1. */
+static inline int64_t take_rows(int64_t rest, const int64_t most)
 {
-    if (rest >= 2 * VEC_ROWS || rest <= VEC_ROWS)
-        return rest < VEC_ROWS ? rest : VEC_ROWS;
+    if (rest >= 2 * most || rest <= most)
+        return rest < most ? rest : most;
     return (rest + 1) / 2;
 }
 

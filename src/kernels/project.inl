@@ -64,7 +64,7 @@ VEC_INLINE void project_rows(const struct mha_project_tile *t, int64_t row, int6
 VEC_INLINE void project_columns(const struct mha_project_tile *t, int64_t panel, const int columns)
 {
     for (int64_t row = 0, n; row < t->rows; row += n) {
-        n = take_rows(t->rows - row);
+        n = take_rows(t->rows - row, VEC_ROWS);
 #define DO(rows) project_rows(t, row, panel, rows, columns)
         WITH_LITERAL(n, VEC_ROWS, DO)
 #undef DO

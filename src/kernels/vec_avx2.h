@@ -8,6 +8,8 @@
 
 #define VEC_ROWS 6
 #define VEC_COLUMNS 1
+#define VEC_FEW_ROWS 2
+#define VEC_FEW_COLUMNS 2
 #define VEC_CHAINS 1
 
 #define VEC_INLINE static inline __attribute__((always_inline))
@@ -152,6 +154,22 @@ VEC_INLINE __m256 split_half(__m256 x, __m256 *e)
 VEC_INLINE vf vf_split(vf x, vf *e)
 {
     return (vf){ split_half(x.a, &e->a), split_half(x.b, &e->b) };
+}
+
+VEC_INLINE float vf_top(vf x)
+{
+    __m256 half = _mm256_max_ps(x.b, x.a);
+    __m128 y = _mm_max_ps(_mm256_extractf128_ps(half, 1), _mm256_castps256_ps128(half));
+    y = _mm_max_ps(_mm_movehl_ps(y, y), y);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(y), y));
+}
+
+VEC_INLINE float vf_sum(vf x)
+{
+    __m256 half = _mm256_add_ps(x.a, x.b);
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
 }
 
 /* Eight rows of eight: pairs, then quads of rows are interleaved, then the 128-bit parts swapped. */

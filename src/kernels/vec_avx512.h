@@ -8,6 +8,8 @@
 
 #define VEC_ROWS 8
 #define VEC_COLUMNS 3
+#define VEC_FEW_ROWS 6
+#define VEC_FEW_COLUMNS 4
 #define VEC_CHAINS 4
 
 #define VEC_INLINE static inline __attribute__((always_inline))
@@ -130,6 +132,22 @@ VEC_INLINE vf vf_split(vf x, vf *e)
 {
     *e = _mm512_add_ps(_mm512_getexp_ps(x), _mm512_set1_ps(1.0f));
     return _mm512_getmant_ps(x, _MM_MANT_NORM_p5_1, _MM_MANT_SIGN_src);
+}
+
+VEC_INLINE float vf_top(vf x)
+{
+    __m256 half = _mm256_max_ps(_mm512_extractf32x8_ps(x, 1), _mm512_castps512_ps256(x));
+    __m128 y = _mm_max_ps(_mm256_extractf128_ps(half, 1), _mm256_castps256_ps128(half));
+    y = _mm_max_ps(_mm_movehl_ps(y, y), y);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_movehdup_ps(y), y));
+}
+
+VEC_INLINE float vf_sum(vf x)
+{
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
 }
 
 /* Pairs, then quads of rows are interleaved within 128-bit parts, then the parts change places. */

@@ -17,11 +17,14 @@
  *   vf_split(x, &e)       x = m * 2^e for a positive normal x: returns m in [0.5, 1)
  *   vf_select(m, a, b)    m ? a : b
  *   vf_zero_if(m, x)      m ? +0 : x
+ *   vf_top(x)             the largest lane; if one is NaN, any
+ *   vf_sum(x)             the sum of the lanes by halves: x[i] + x[i + 8], of that [i] + [i + 4], ...
  *   vf_transpose(x[16])   x[i] lane j and x[j] lane i change places
  *   vf_keep(x)            x, in a register: keeps the compiler from reading memory again at each use
  *
  * VEC_ROWS x VEC_COLUMNS is the largest register tile of products: that many broadcast rows times
- * that many vectors stay in registers with their operands. VEC_CHAINS, 1, 2 or 4, is how many vectors
+ * that many vectors stay in registers with their operands; VEC_FEW_ROWS x VEC_FEW_COLUMNS is that for a
+ * few rows, with more vectors instead; VEC_FEW_COLUMNS is 1, 2 or 4. VEC_CHAINS, 1, 2 or 4, is how many vectors
  * an exponential takes side by side to hide how long each step takes.
  */
 #ifndef MHA_VEC_GENERIC_H
@@ -33,6 +36,8 @@
 
 #define VEC_ROWS 2
 #define VEC_COLUMNS 1
+#define VEC_FEW_ROWS 2
+#define VEC_FEW_COLUMNS 1
 #define VEC_CHAINS 1
 
 #define VEC_INLINE static inline __attribute__((always_inline))
@@ -186,6 +191,20 @@ VEC_INLINE vf vf_split(vf x, vf *e)
 {
     return (vf){ split_quad(x.a, &e->a), split_quad(x.b, &e->b), split_quad(x.c, &e->c),
                  split_quad(x.d, &e->d) };
+}
+
+VEC_INLINE float vf_top(vf x)
+{
+    vf y = vf_max(x, (vf){ x.c, x.d, x.a, x.b });
+    vf z = vf_max(y, (vf){ y.b, y.a, y.d, y.c });
+    float a = z.a[0] < z.a[2] ? z.a[2] : z.a[0], b = z.a[1] < z.a[3] ? z.a[3] : z.a[1];
+    return a < b ? b : a;
+}
+
+VEC_INLINE float vf_sum(vf x)
+{
+    quad half = (x.a + x.c) + (x.b + x.d);
+    return (half[0] + half[2]) + (half[1] + half[3]);
 }
 
 VEC_INLINE void vf_transpose(vf x[16])

@@ -9,6 +9,8 @@
 
 #define VEC_ROWS 6
 #define VEC_COLUMNS 1
+#define VEC_FEW_ROWS 2
+#define VEC_FEW_COLUMNS 2
 #define VEC_CHAINS 2
 
 #define VEC_INLINE static inline __attribute__((always_inline))
@@ -189,6 +191,18 @@ VEC_INLINE void transpose_quads(float32x4_t x[4])
     x[1] = vreinterpretq_f32_f64(vtrn1q_f64(t[1], t[3]));
     x[2] = vreinterpretq_f32_f64(vtrn2q_f64(t[0], t[2]));
     x[3] = vreinterpretq_f32_f64(vtrn2q_f64(t[1], t[3]));
+}
+
+VEC_INLINE float vf_top(vf x)
+{
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x.a, x.c), vmaxq_f32(x.b, x.d)));
+}
+
+VEC_INLINE float vf_sum(vf x)
+{
+    float32x4_t y = vaddq_f32(vaddq_f32(x.a, x.c), vaddq_f32(x.b, x.d));
+    float32x2_t z = vadd_f32(vget_low_f32(y), vget_high_f32(y));
+    return vget_lane_f32(z, 0) + vget_lane_f32(z, 1);
 }
 
 /* Sixteen squares of four by four, each transposed and put in the place of its mirror image. */
