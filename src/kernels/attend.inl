@@ -107,15 +107,16 @@ VEC_INLINE vf mask_numbers(const struct mha_attend_tile *t, const struct mha_att
     const float *numbers = r->mask;
     const uint8_t *bytes = r->mask;
     int additive = t->mask_kind == MHA_ATTEND_ADDITIVE, drop = t->mask_kind == MHA_ATTEND_DROP;
-    int64_t begin = clamp(r->lo - key, 0, n), end = clamp(r->hi - key, 0, n);
+    int whole = r->lo <= key && key + n <= r->hi && t->mask_stride == 1;
+    if (whole && additive)
+        return n == LANES ? vf_load(numbers + key) : vf_load_first(numbers + key, (int)n);
     float value[LANES];
-    if (begin == 0 && end == LANES && t->mask_stride == 1) {
-        if (additive)
-            return vf_load(numbers + key);
+    if (whole && n == LANES) {
         for (int i = 0; i < LANES; i++)
             value[i] = (bytes[key + i] != 0) == drop ? MINUS_INF : 0.0f;
         return vf_load(value);
     }
+    int64_t begin = clamp(r->lo - key, 0, n), end = clamp(r->hi - key, 0, n);
     for (int i = 0; i < LANES; i++)
         value[i] = MINUS_INF;
     for (int64_t i = begin; i < end; i++) {
