@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
 #include "memory.h"
 
@@ -127,16 +127,30 @@ static int is_advised(const void *address)
     return found;
 }
 
+/* Whether advice about memory reaches the system: emulators may swallow it. */
+static bool advice_is_heard(void)
+{
+    bool heard = false;
+#ifdef MADV_HUGEPAGE
+    size_t bytes = 2 * (size_t)MHA_HUGE_PAGE;
+    void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(block != MAP_FAILED);
+    heard = madvise(block, bytes, MADV_HUGEPAGE) == 0 && is_advised(block) == 1;
+    munmap(block, bytes);
+#endif
+    return heard;
+}
+
 static void large_blocks_ask_for_huge_pages(void **state)
 {
     (void)state;
+    if (!advice_is_heard())
+        skip();
     const int64_t large = 3 * (int64_t)MHA_HUGE_PAGE;
     char *block = mha_memory_allocate(&mha_memory_default, large);
     assert_non_null(block);
     int first = is_advised(block), last = is_advised(block + large - 1);
     mha_memory_release(&mha_memory_default, block, large);
-    if (first < 0 || access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0)
-        skip();
     assert_int_equal(first, 1);
     assert_int_equal(last, 1);
 }
