@@ -405,26 +405,26 @@ static void check_attention(const struct generated_case *g, bool oracle)
     results_free(&want);
 }
 
+static void check_cases(int64_t n, void (*make)(struct generated_case *g), bool oracle)
+{
+    for (; n > 0; n--) {
+        struct generated_case g;
+        make(&g);
+        check_attention(&g, oracle);
+        generated_free(&g);
+    }
+}
+
 static void bits_of_attention(void **state)
 {
     (void)state;
-    for (int64_t n = case_count(60); n > 0; n--) {
-        struct generated_case g;
-        generated_make(&g);
-        check_attention(&g, false);
-        generated_free(&g);
-    }
+    check_cases(case_count(60), generated_make, false);
 }
 
 static void bits_of_few_rows(void **state)
 {
     (void)state;
-    for (int64_t n = case_count(30); n > 0; n--) {
-        struct generated_case g;
-        generated_make_few_rows(&g);
-        check_attention(&g, true);
-        generated_free(&g);
-    }
+    check_cases(case_count(30), generated_make_few_rows, true);
 }
 
 /* A layer by the BLAS: threads and the caller's control word, which is all that is promised. Then

@@ -54,11 +54,6 @@ static inline void look_at_block(struct ahead *ahead, int64_t first, int64_t lo,
     ahead->key_end = first + BLOCK < hi ? first + BLOCK : hi;
 }
 
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* What to fetch, and how fast while the keys [lo, hi) are walked. */
 static struct ahead plan_ahead(const struct work *w, const struct mha_attend_tile *next, int64_t lo,
                                int64_t hi)

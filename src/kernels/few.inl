@@ -12,21 +12,22 @@ enum { KEYS_AT_ONCE = VEC_FEW_COLUMNS * LANES }; /* a divisor of BLOCK */
 /* Floats of an output row: whole vectors. */
 static inline int64_t out_width(const struct work *w)
 {
-    return (w->tile->Dv + LANES - 1) / LANES * LANES;
+    return whole_vectors(w->tile->Dv);
 }
 
 static float *lay_out_few(struct work *w, float *at)
 {
     const struct mha_attend_tile *t = w->tile;
     float **const parts[] = { &w->kt, &w->vt, &w->s, &w->p, &w->total.o, &w->part.o, &w->q };
-    const int64_t lengths[] = { t->D * BLOCK,     BLOCK * LANES,           FEW_ROWS * BLOCK,
-                                FEW_ROWS * BLOCK, FEW_ROWS * out_width(w), FEW_ROWS * out_width(w),
-                                FEW_ROWS * t->D };
+    const int64_t lengths[] = {
+        t->D * KEYS_AT_ONCE,     BLOCK * LANES,           FEW_ROWS * BLOCK, FEW_ROWS * BLOCK,
+        FEW_ROWS * out_width(w), FEW_ROWS * out_width(w), FEW_ROWS * t->D,
+    };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         *parts[i] = at;
-        at += (lengths[i] + LANES - 1) / LANES * LANES;
+        at += whole_vectors(lengths[i]);
     }
-    w->outputs = FEW_ROWS * out_width(w);
+    w->outputs = t->n_rows * out_width(w);
     return at;
 }
 
@@ -111,7 +112,7 @@ static inline int first_vector(const struct keys *g)
 
 static inline int end_vector(const struct keys *g)
 {
-    return (g->end + LANES - 1) / LANES;
+    return (int)ceil_div(g->end, LANES);
 }
 
 static void score_few(const struct work *w, const struct keys *g)

@@ -39,6 +39,17 @@ VEC_INLINE void clear(vf acc[MOST_ROWS][MOST_COLUMNS])
             acc[r][c] = vf_set1(0.0f);
 }
 
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* n floats filled up to whole vectors. */
+static inline int64_t whole_vectors(int64_t n)
+{
+    return ceil_div(n, LANES) * LANES;
+}
+
 /* How many of `rest` rows the next register tile takes, at most `most`: a remainder of seven is 4 + 3,
  * not 6 + 1. */
 static inline int64_t take_rows(int64_t rest, const int64_t most)

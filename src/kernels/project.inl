@@ -73,7 +73,7 @@ VEC_INLINE void project_columns(const struct mha_project_tile *t, int64_t panel,
 
 static void project_f32(const struct mha_project_tile *t)
 {
-    int64_t panels = (t->n_end - t->n_begin + LANES - 1) / LANES;
+    int64_t panels = ceil_div(t->n_end - t->n_begin, LANES);
     for (int64_t panel = 0, n; panel < panels; panel += n) {
         n = panels - panel < VEC_COLUMNS ? panels - panel : VEC_COLUMNS;
 #define DO(columns) project_columns(t, panel, columns)
