@@ -453,7 +453,8 @@ struct mha_outputs {
  * Cost: 2 B H L S (D + Dv) floating-point operations for pairs that the causal rule, window and
  * lengths leave (nothing is computed elsewhere but at the edges of blocks); weights cost half as
  * much again. Threads share the work by tiles of 48 rows of heads with the same keys. Scratch memory:
- * mha_attention_workspace, about one tile a thread. No allocation when the scratch suffices.
+ * mha_attention_workspace, about one tile a thread, and the sums of every 512 keys of every row
+ * where few rows make the threads share their keys. No allocation when the scratch suffices.
  */
 MHA_API MHA_CHECK mha_status mha_attention(mha_context *ctx, const struct mha_inputs *inputs,
                                            const struct mha_options *options,

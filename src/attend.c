@@ -10,6 +10,9 @@
  *
  * A head mean adds its heads in ascending order. When it is wanted, lists are the rows of one head,
  * and an item is the tile at the same rows of all heads, one after the other.
+ *
+ * Few tiles are too few for many lanes, as when one token is decoded against a long context. Then an
+ * item is one split of a tile's keys, and whoever does the last of a tile's splits joins them all.
  */
 struct cut {
     int64_t rows;  /* of a list */
@@ -39,6 +42,31 @@ static double pair_work(const struct mha_plan *plan, bool wants_out)
     return (double)plan->D * (weights ? 2 : 1) + (wants_out ? (double)plan->Dv : 0) + 16;
 }
 
+/* Into how many splits the keys of a tile are shared. With weights they are not: a second walk over all
+ * keys would be left to one lane. */
+static int64_t plan_splits(const struct mha_plan *plan, const struct cut *cut, int64_t lanes)
+{
+    enum { ENOUGH = 4 }; /* tiles a lane, after which the last to come leave at most a fifth idle */
+    bool weights = plan->weights.data || plan->weights_mean.data;
+    if (lanes == 1 || weights || cut->items >= ENOUGH * lanes)
+        return 1;
+    return max_i64(plan->S / MHA_SPLIT + (plan->S % MHA_SPLIT != 0), 1);
+}
+
+/* Floats of the parts of a tile. */
+static int64_t parts_floats(const struct mha_plan *plan, const struct cut *cut, int64_t splits)
+{
+    return splits * mha_attend_part_floats(min_i64(cut->rows, MHA_TILE_ROWS), plan->Dv);
+}
+
+static void lay_out_parts(const struct mha_plan *plan, const struct cut *cut,
+                          struct mha_arena *arena, struct mha_attend_scratch *scratch)
+{
+    scratch->parts = mha_arena_floats(arena, cut->items, 1,
+                                      parts_floats(plan, cut, scratch->splits));
+    scratch->missing = mha_arena_take(arena, cut->items, sizeof *scratch->missing);
+}
+
 void mha_attend_lay_out(const struct mha_plan *plan, const struct mha_threads *threads,
                         struct mha_arena *arena, struct mha_attend_scratch *scratch)
 {
@@ -47,7 +75,13 @@ void mha_attend_lay_out(const struct mha_plan *plan, const struct mha_threads *t
     double keys = (double)plan->S + (double)plan->extras;
     double work = (double)plan->B * (double)plan->H * (double)plan->L * keys
                   * pair_work(plan, true);
-    scratch->lanes = mha_threads_lanes(threads, work, cut_call(plan).items);
+    struct cut cut = cut_call(plan);
+    scratch->lanes = mha_threads_lanes(threads, work, INT64_MAX);
+    scratch->splits = plan_splits(plan, &cut, scratch->lanes);
+    if (scratch->splits == 1)
+        scratch->lanes = min_i64(scratch->lanes, max_i64(cut.items, 1));
+    else
+        lay_out_parts(plan, &cut, arena, scratch);
     scratch->tiles = mha_arena_floats(arena, scratch->lanes, 1,
                                       mha_attend_tile_floats(plan->D, plan->Dv));
     scratch->extra_k = mha_arena_floats(arena, plan->G, plan->extras, plan->D);
@@ -80,6 +114,8 @@ mha_status mha_attend_prepare(mha_context *ctx, const struct mha_plan *plan,
         double enough = (double)scratch->lanes * MHA_LANE_WORK;
         double work = visible_work(plan, enough);
         scratch->lanes = min_i64(scratch->lanes, mha_threads_lanes(&ctx->threads, work, INT64_MAX));
+        if (scratch->lanes == 1)
+            scratch->splits = 1;
     }
     return mha_context_prepare_threads(ctx, scratch->lanes);
 }
@@ -214,6 +250,26 @@ static void attend_lane(void *arg, int64_t lane)
     }
 }
 
+/* Items are splits of tiles. A tile's other parts are visible to the lane that finds none missing. */
+static void share_lane(void *arg, int64_t lane)
+{
+    struct job *job = arg;
+    int64_t splits = job->scratch->splits;
+    int64_t floats = parts_floats(job->plan, &job->cut, splits);
+    struct full_tile full;
+    set_common(job, lane, &full);
+    for (int64_t item, end; mha_items_take(&job->items, &item, &end);)
+        for (; item < end; item++) {
+            int64_t tile = item / splits;
+            float *parts = job->scratch->parts + tile * floats;
+            set_tile(job, tile, 0, &full);
+            job->kernels->attend_split_f32(&full.tile, item % splits, parts);
+            if (atomic_fetch_sub_explicit(&job->scratch->missing[tile], 1, memory_order_acq_rel)
+                == 1)
+                job->kernels->attend_join_f32(&full.tile, parts);
+        }
+}
+
 void mha_attend(mha_context *ctx, const struct mha_plan *plan,
                 const struct mha_attend_scratch *scratch)
 {
@@ -228,7 +284,10 @@ void mha_attend(mha_context *ctx, const struct mha_plan *plan,
         .cut = cut_call(plan),
         .falling = plan->right != INT64_MAX && plan->left == INT64_MAX,
     };
-    job.items.count = job.cut.items;
+    job.items.count = job.cut.items * scratch->splits;
     job.items.lanes = scratch->lanes;
-    mha_threads_run(&ctx->threads, scratch->lanes, attend_lane, &job);
+    for (int64_t tile = 0; tile < job.cut.items && scratch->splits > 1; tile++)
+        atomic_init(&scratch->missing[tile], scratch->splits);
+    mha_threads_run(&ctx->threads, scratch->lanes, scratch->splits > 1 ? share_lane : attend_lane,
+                    &job);
 }

@@ -10,6 +10,10 @@ struct mha_attend_scratch {
     float *tiles;   /* the kernel's, for one tile of each lane */
     float *extra_k; /* [G, extras, D] */
     float *extra_v; /* [G, extras, Dv] */
+
+    int64_t splits;           /* lanes share the keys of a tile by so many splits; 1: they do not */
+    float *parts;             /* of each tile what its splits leave to be joined */
+    _Atomic int64_t *missing; /* how many of a tile's parts are still to come */
 };
 void mha_attend_lay_out(const struct mha_plan *plan, const struct mha_threads *threads,
                         struct mha_arena *arena, struct mha_attend_scratch *scratch);

@@ -137,6 +137,31 @@ static void check_answer(const char *name, struct problem *p, bool canonical)
     }
 }
 
+/* The same outputs, with each split for itself and the splits in any order. */
+static void check_shared(const char *name, const struct mha_kernels *kernels,
+                         const struct mha_attend_tile *tile, struct problem *p)
+{
+    int64_t splits = p->S / MHA_SPLIT + (p->S % MHA_SPLIT != 0), n = p->rows * p->Dv;
+    int64_t keys = p->rows * (p->S + p->extras), step = random_below(2) == 0 ? 1 : -1;
+    float *const got[] = { p->out, p->lse, p->weights };
+    const int64_t counts[] = { n, p->rows, keys };
+    float *parts = guarded_floats(splits * mha_attend_part_floats(p->rows, p->Dv)),
+          *want[COUNT(got)];
+    for (int64_t i = 0; i < COUNT(got); i++) {
+        want[i] = guarded_floats(counts[i]);
+        memcpy(want[i], got[i], (size_t)counts[i] * sizeof(float));
+        memset(got[i], 0, (size_t)counts[i] * sizeof(float));
+    }
+    for (int64_t i = step > 0 ? 0 : splits - 1; i >= 0 && i < splits; i += step)
+        kernels->attend_split_f32(tile, i, parts);
+    kernels->attend_join_f32(tile, parts);
+    for (int64_t i = 0; i < COUNT(got); i++) {
+        check_same_bits(name, got[i], want[i], counts[i]);
+        guarded_free(want[i]);
+    }
+    guarded_free(parts);
+}
+
 static void check_size(int64_t rows, int64_t S, int64_t D, int64_t Dv)
 {
     struct problem p;
@@ -167,6 +192,7 @@ static void check_size(int64_t rows, int64_t S, int64_t D, int64_t Dv)
         };
         levels[i]->attend_f32(&tile, NULL);
         check_answer(name, &p, strcmp(levels[i]->isa, "generic") != 0);
+        check_shared(name, levels[i], &tile, &p);
     }
     problem_free(&p);
 }
@@ -187,6 +213,8 @@ static void attend_f32_keys(void **state)
         check_size(1 + random_below(MHA_TILE_ROWS), S, 7, 5);
     for (int64_t S = MHA_SPLIT - 2; S <= MHA_SPLIT + 2; S++)
         check_size(19, S, 3, 2);
+    for (int64_t rows = 1; rows <= MHA_TILE_ROWS; rows += 1 + random_below(12))
+        check_size(rows, 2 * MHA_SPLIT + random_below(MHA_SPLIT), 2, 3);
     check_size(5, 2 * MHA_SPLIT + MHA_BLOCK + 1, 2, 3);
 }
 
@@ -293,7 +321,7 @@ static void project_f32_depths(void **state)
     check_projection(9, 2 * MHA_PROJECT_DEPTH + 1, 33, 11, MOST_DEPTHS);
 }
 
-enum { KERNELS_TESTED = 2 };
+enum { KERNELS_TESTED = 4 };
 _Static_assert(sizeof(struct mha_kernels)
                    == sizeof(const char *) + KERNELS_TESTED * sizeof(void (*)(void)),
                "every kernel of the table has its tests here");

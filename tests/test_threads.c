@@ -443,6 +443,78 @@ static void executor_by_need(void **state)
     large_free(&p);
 }
 
+/* One query row, and what threads do with a long row of keys. */
+struct long_row {
+    float *q, *k, *out, *weights;
+    struct mha_tensor t_q, t_k, t_out, t_weights;
+    struct mha_inputs inputs;
+};
+
+enum { LONG_S = 20011, LONG_D = 131 };
+
+static void long_row_make(struct long_row *p)
+{
+    p->q = guarded_floats(LONG_D);
+    p->k = guarded_floats((int64_t)LONG_S * LONG_D);
+    p->out = guarded_floats(LONG_D);
+    p->weights = guarded_floats(LONG_S);
+    random_fill(p->q, LONG_D);
+    random_fill(p->k, (int64_t)LONG_S * LONG_D);
+    p->t_q = mha_tensor_4d(p->q, MHA_FLOAT32, 1, 1, 1, LONG_D);
+    p->t_k = mha_tensor_4d(p->k, MHA_FLOAT32, 1, LONG_S, 1, LONG_D);
+    p->t_out = mha_tensor_4d(p->out, MHA_FLOAT32, 1, 1, 1, LONG_D);
+    p->t_weights = mha_tensor_4d(p->weights, MHA_FLOAT32, 1, 1, 1, LONG_S);
+    p->inputs = (struct mha_inputs){ .query = &p->t_q, .key = &p->t_k, .value = &p->t_k };
+}
+
+static void long_row_free(struct long_row *p)
+{
+    guarded_free(p->q);
+    guarded_free(p->k);
+    guarded_free(p->out);
+    guarded_free(p->weights);
+}
+
+/* The keys of a single row are shared by as many lanes as their work is worth, but not where the weights
+ * are wanted; a workspace of the size that was told suffices, and the result is the same. */
+static void keys_of_a_row_are_shared(void **state)
+{
+    (void)state;
+    struct long_row p;
+    long_row_make(&p);
+    struct mha_outputs all = { .out = &p.t_out, .weights = &p.t_weights };
+    struct mha_outputs out = { .out = &p.t_out };
+    mha_context *one = context_with(1, NULL);
+    check_status(one, mha_attention(one, &p.inputs, NULL, &all), MHA_OK);
+    float *want = guarded_floats(LONG_D);
+    memcpy(want, p.out, LONG_D * sizeof *want);
+    for (int64_t threads = 2; threads <= 8; threads++) {
+        struct mha_executor host = { run_on_threads, &runs };
+        mha_context *ctx = context_with(threads, &host);
+        runs = largest_n = 0;
+        random_fill(p.out, LONG_D);
+        check_status(ctx, mha_attention(ctx, &p.inputs, NULL, &all), MHA_OK);
+        check_same_bits("with weights", p.out, want, LONG_D);
+        assert_int_equal(runs, 0);
+        int64_t told = 0, least = 0, work = (int64_t)LONG_S * (2 * LONG_D + 16);
+        check_status(ctx, mha_attention_workspace(ctx, &p.inputs, NULL, &out, &told), MHA_OK);
+        check_status(one, mha_attention_workspace(one, &p.inputs, NULL, &out, &least), MHA_OK);
+        random_fill(p.out, LONG_D);
+        check_status(ctx, mha_attention(ctx, &p.inputs, NULL, &out), MHA_OK);
+        check_same_bits("shared", p.out, want, LONG_D);
+        assert_int_equal(runs, 1);
+        int64_t lanes = work / MHA_LANE_WORK < threads ? work / MHA_LANE_WORK : threads;
+        assert_int_equal(largest_n, lanes);
+        /* What a row leaves of each split of 512 keys: its output, filled up, and m and l of a tile. */
+        int64_t parts = (LONG_S / 512 + 1) * (LONG_D + 15 + 6 * 48) * 4;
+        assert_true(told > lanes * least && told <= lanes * least + parts + 64);
+        mha_context_free(ctx);
+    }
+    guarded_free(want);
+    mha_context_free(one);
+    long_row_free(&p);
+}
+
 static mha_context *busy, *other;
 static struct large *nested;
 static mha_status from_inside, from_thread, of_other;
@@ -819,6 +891,7 @@ int main(void)
         cmocka_unit_test_setup(bits_of_a_large_case, reset),
         cmocka_unit_test_setup(executors, reset),
         cmocka_unit_test_setup(executor_by_need, reset),
+        cmocka_unit_test_setup(keys_of_a_row_are_shared, reset),
         cmocka_unit_test_setup(nested_and_concurrent_use, reset),
         cmocka_unit_test_setup(thread_creation_fails, reset),
         cmocka_unit_test_setup(thread_creation_fails_for_a_packed_layer, reset),

@@ -54,14 +54,13 @@ static inline void look_at_block(struct ahead *ahead, int64_t first, int64_t lo,
     ahead->key_end = first + BLOCK < hi ? first + BLOCK : hi;
 }
 
-/* What to fetch, and how fast while the keys [lo, hi) are walked. */
-static struct ahead plan_ahead(const struct work *w, const struct mha_attend_tile *next, int64_t lo,
-                               int64_t hi)
+/* What to fetch, and how fast while the keys are walked. */
+static struct ahead plan_ahead(const struct work *w, const struct mha_attend_tile *next)
 {
     enum { MOST_KEYS = 256 }; /* half a second-level cache of 512 KiB at D = Dv = 128 */
     const struct mha_attend_tile *t = w->tile;
     struct ahead ahead = { .tile = t };
-    if (lo >= hi)
+    if (w->lo_key == w->hi_key)
         return ahead;
     int64_t steps = w->orientation->steps(w);
     ahead.own = t->k_stride > 4 * t->D; /* rows of several heads, one after the other */
@@ -74,6 +73,6 @@ static struct ahead plan_ahead(const struct work *w, const struct mha_attend_til
         ahead.keys = clamp(next->rows[next->n_rows - 1].hi - ahead.first, 0, MOST_KEYS);
     }
     ahead.end = 2 * (next->n_rows + ahead.keys);
-    ahead.pace = ceil_div(ahead.end, steps * ceil_div(hi - lo, BLOCK));
+    ahead.pace = ceil_div(ahead.end, steps * ceil_div(w->hi_key - w->lo_key, BLOCK));
     return ahead;
 }

@@ -33,7 +33,7 @@ enum {
 
 #define MINUS_INF (-__builtin_inff())
 
-/* What a row has of the keys so far. */
+/* What a row has of the keys so far: m, l and o lie one after the other. */
 struct sums {
     float *m, *l; /* [ROWS]: largest score, sum of e^(s - m) */
     float *o;     /* sum of e^(s - m) v: [Dv][ROWS] of many rows, [rows][out_width] of few */
@@ -57,7 +57,8 @@ struct work {
     float cap_scale;          /* 2 log2(e) / softcap */
     int careful;
     struct ahead *ahead;
-    int64_t outputs;          /* floats of an o */
+    int64_t outputs;          /* floats of an o, whole vectors */
+    int64_t lo_key, hi_key;   /* keys that some row sees: lo_key <= j < hi_key, or both 0 */
     int columns;              /* in use: ceil(n_rows / LANES) */
     struct {
         int64_t lo, hi;       /* keys that some row sees */
@@ -77,7 +78,7 @@ struct keys {
 
 /* What lies differently when queries or when keys are in the lanes. */
 struct orientation {
-    float *(*lay_out)(struct work *w, float *at); /* its arrays, and w->outputs; returns their end */
+    float *(*lay_out)(struct work *w, float *at); /* its own arrays, and w->outputs; returns their end */
     int64_t (*steps)(const struct work *w);       /* calls of look_ahead for a whole block */
     void (*pack_rows)(const struct work *w);
     void (*attend_keys)(const struct work *w, const struct sums *sums, const struct keys *g);
@@ -86,6 +87,12 @@ struct orientation {
     void (*store_outputs)(const struct work *w);
     void (*weigh_keys)(const struct work *w, const struct keys *g, int64_t at);
 };
+
+/* Floats of the sums of all rows. */
+static inline int64_t sums_floats(const struct work *w)
+{
+    return 2 * ROWS + w->outputs;
+}
 
 static inline int64_t clamp(int64_t x, int64_t lo, int64_t hi)
 {

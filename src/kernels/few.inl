@@ -18,10 +18,9 @@ static inline int64_t out_width(const struct work *w)
 static float *lay_out_few(struct work *w, float *at)
 {
     const struct mha_attend_tile *t = w->tile;
-    float **const parts[] = { &w->kt, &w->vt, &w->s, &w->p, &w->total.o, &w->part.o, &w->q };
+    float **const parts[] = { &w->kt, &w->vt, &w->s, &w->p, &w->q };
     const int64_t lengths[] = {
-        t->D * KEYS_AT_ONCE,     BLOCK * LANES,           FEW_ROWS * BLOCK, FEW_ROWS * BLOCK,
-        FEW_ROWS * out_width(w), FEW_ROWS * out_width(w), FEW_ROWS * t->D,
+        t->D * KEYS_AT_ONCE, BLOCK * LANES, FEW_ROWS * BLOCK, FEW_ROWS * BLOCK, FEW_ROWS * t->D,
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         *parts[i] = at;

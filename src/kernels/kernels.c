@@ -32,5 +32,7 @@
 const struct mha_kernels JOIN(mha_kernels_, MHA_ISA) = {
     .isa = TEXT(MHA_ISA),
     .attend_f32 = attend_f32,
+    .attend_split_f32 = attend_split_f32,
+    .attend_join_f32 = attend_join_f32,
     .project_f32 = project_f32,
 };

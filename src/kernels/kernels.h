@@ -80,6 +80,15 @@ static inline int64_t mha_attend_tile_floats(int64_t D, int64_t Dv)
     return (many > few ? many : few) + MHA_TILE_ROWS * 5;
 }
 
+/* Floats of what a tile of so many rows keeps of one split: m, l and o, whichever way its pieces are laid
+ * out. */
+static inline int64_t mha_attend_part_floats(int64_t rows, int64_t Dv)
+{
+    int64_t many = rows > MHA_FEW_ROWS ? MHA_TILE_ROWS * Dv : 0;
+    int64_t few = (rows > MHA_FEW_ROWS ? MHA_FEW_ROWS : rows) * ((Dv + 15) / 16 * 16);
+    return many + few + MHA_TILE_ROWS * 6;
+}
+
 enum {
     MHA_PANEL = 16,           /* outputs of a panel of weights */
     MHA_PROJECT_ROWS = 192,   /* rows of a projection tile at most */
@@ -117,6 +126,12 @@ struct mha_kernels {
      * `next` is the tile that this thread will do next, as far as known, or NULL: its operands come
      * nearer meanwhile. */
     void (*attend_f32)(const struct mha_attend_tile *tile, const struct mha_attend_tile *next);
+
+    /* The same in steps, for threads that share the keys of a tile: the sums over each split's keys go
+     * to its mha_attend_part_floats of `parts`, at a multiple of 64 bytes; when all splits are there,
+     * joining them gives the outputs. */
+    void (*attend_split_f32)(const struct mha_attend_tile *tile, int64_t split, float *parts);
+    void (*attend_join_f32)(const struct mha_attend_tile *tile, float *parts);
 
     /* A tile of a packed projection, by the same page: y = x W^T + b (+ residual). */
     void (*project_f32)(const struct mha_project_tile *tile);

@@ -11,8 +11,8 @@
 static float *lay_out_many(struct work *w, float *at)
 {
     const struct mha_attend_tile *t = w->tile;
-    float **const parts[] = { &w->q, &w->total.o, &w->part.o, &w->s, &w->p, &w->add, &w->lo, &w->hi };
-    const int64_t heights[] = { t->D, t->Dv, t->Dv, BLOCK, BLOCK, BLOCK, 1, 1 };
+    float **const parts[] = { &w->q, &w->s, &w->p, &w->add, &w->lo, &w->hi };
+    const int64_t heights[] = { t->D, BLOCK, BLOCK, BLOCK, 1, 1 };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         *parts[i] = at;
         at += heights[i] * ROWS;

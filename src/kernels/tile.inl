@@ -1,11 +1,11 @@
 /* A tile from its rows to its rows: the walk over the keys, and what comes before and after it. */
 
 /* What each column sees, and all of them together. */
-static void find_ranges(struct work *w, int64_t *lo, int64_t *hi)
+static void find_ranges(struct work *w)
 {
     const struct mha_attend_tile *t = w->tile;
-    *lo = INT64_MAX;
-    *hi = 0;
+    w->lo_key = INT64_MAX;
+    w->hi_key = 0;
     for (int column = 0; column < w->columns; column++) {
         int64_t some_lo = INT64_MAX, some_hi = 0, all_lo = 0, all_hi = INT64_MAX;
         for (int64_t row = column * LANES; row < t->n_rows && row < (column + 1) * LANES; row++) {
@@ -23,9 +23,11 @@ static void find_ranges(struct work *w, int64_t *lo, int64_t *hi)
         w->column[column].hi = some_hi;
         w->column[column].all_lo = all_lo;
         w->column[column].all_hi = all_hi;
-        *lo = some_lo < *lo ? some_lo : *lo;
-        *hi = some_hi > *hi ? some_hi : *hi;
+        w->lo_key = some_lo < w->lo_key ? some_lo : w->lo_key;
+        w->hi_key = some_hi > w->hi_key ? some_hi : w->hi_key;
     }
+    if (w->hi_key == 0)
+        w->lo_key = 0;
 }
 
 /* The part of the block at `first` that some column sees; false when none does. Columns between two
@@ -79,6 +81,20 @@ static void start_sums(const struct work *w, const struct sums *sums)
         sums->o[i] = 0;
 }
 
+/* The keys of a split. */
+static void attend_split(const struct work *w, const struct sums *sums, int64_t split)
+{
+    struct keys g;
+    int64_t lo = clamp(w->lo_key, split * MHA_SPLIT, (split + 1) * MHA_SPLIT);
+    int64_t hi = clamp(w->hi_key, split * MHA_SPLIT, (split + 1) * MHA_SPLIT);
+    start_sums(w, sums);
+    for (int64_t first = lo / BLOCK * BLOCK; first < hi; first += BLOCK) {
+        look_at_block(w->ahead, first + BLOCK, w->lo_key, w->hi_key);
+        if (find_group(w, first, &g))
+            w->orientation->attend_keys(w, sums, &g);
+    }
+}
+
 /* Joins a split to the ones before it. */
 static void merge_part(const struct work *w)
 {
@@ -95,43 +111,39 @@ static void merge_part(const struct work *w)
     w->orientation->merge_outputs(w, a, b);
 }
 
-/* The first split goes into the total as it is: a merge would multiply it by e^0 and add zeros. */
-static const struct sums *open_split(const struct work *w, int first)
+/* The extra keys are a split of their own, after all others. */
+static void attend_extras(const struct work *w)
 {
-    const struct sums *sums = first ? &w->total : &w->part;
-    start_sums(w, sums);
-    return sums;
-}
-
-static void close_split(const struct work *w, const struct sums *sums)
-{
-    if (sums == &w->part)
-        merge_part(w);
-}
-
-/* All keys of the tile, split by split; the result is in w->total. */
-static void attend_all(const struct work *w, int64_t lo, int64_t hi)
-{
-    const struct sums *sums = open_split(w, 1);
-    int64_t split = lo / MHA_SPLIT * MHA_SPLIT;
     struct keys g;
-    for (int64_t first = lo / BLOCK * BLOCK; first < hi; first += BLOCK) {
-        if (first >= split + MHA_SPLIT) {
-            close_split(w, sums);
-            sums = open_split(w, 0);
-            split += MHA_SPLIT;
-        }
-        look_at_block(w->ahead, first + BLOCK, lo, hi);
-        if (find_group(w, first, &g))
-            w->orientation->attend_keys(w, sums, &g);
+    if (w->tile->extras == 0)
+        return;
+    start_sums(w, &w->part);
+    extra_group(w, &g);
+    w->orientation->attend_keys(w, &w->part, &g);
+    merge_part(w);
+}
+
+/* The splits that have keys some row sees: first_split <= split < end_split. */
+static inline int64_t first_split(const struct work *w)
+{
+    return w->lo_key / MHA_SPLIT;
+}
+
+static inline int64_t end_split(const struct work *w)
+{
+    return ceil_div(w->hi_key, MHA_SPLIT);
+}
+
+/* All keys of the tile, split by split; the result is in w->total. The first split goes there as it is:
+ * a merge would multiply it by e^0 and add zeros. */
+static void attend_all(const struct work *w)
+{
+    attend_split(w, &w->total, first_split(w));
+    for (int64_t split = first_split(w) + 1; split < end_split(w); split++) {
+        attend_split(w, &w->part, split);
+        merge_part(w);
     }
-    close_split(w, sums);
-    if (w->tile->extras > 0) {
-        sums = open_split(w, lo >= hi);
-        extra_group(w, &g);
-        w->orientation->attend_keys(w, sums, &g);
-        close_split(w, sums);
-    }
+    attend_extras(w);
 }
 
 /* total.l becomes 1 / l, and 0 where nothing was seen, and total.o the output; says whether any of it
@@ -162,10 +174,12 @@ static void store_rows(const struct work *w)
     w->orientation->store_outputs(w);
 }
 
-/* The second walk over the keys [lo, hi), when a row wants its weights or their mean. */
-static void tile_weights(const struct work *w, int64_t lo, int64_t hi)
+/* The second walk over the keys, when a row wants its weights or their mean. */
+static void tile_weights(const struct work *w)
 {
     const struct mha_attend_tile *t = w->tile;
+    if (!t->rows[0].weights && !t->rows[0].weights_mean)
+        return;
     int64_t n = t->S + t->extras;
     for (int64_t row = 0; row < t->n_rows; row++) {
         const struct mha_attend_row *r = &t->rows[row];
@@ -175,7 +189,7 @@ static void tile_weights(const struct work *w, int64_t lo, int64_t hi)
             r->weights_mean[j] = 0;
     }
     struct keys g;
-    for (int64_t first = lo / BLOCK * BLOCK; first < hi; first += BLOCK)
+    for (int64_t first = w->lo_key / BLOCK * BLOCK; first < w->hi_key; first += BLOCK)
         if (find_group(w, first, &g))
             w->orientation->weigh_keys(w, &g, first + g.begin);
     if (t->extras > 0) {
@@ -187,60 +201,125 @@ static void tile_weights(const struct work *w, int64_t lo, int64_t hi)
             t->rows[row].weights_mean[j] /= t->heads;
 }
 
-static void lay_out(struct work *w)
+/* What total holds to the rows. */
+static void finish_rows(struct work *w)
 {
-    float *at = w->orientation->lay_out(w, w->tile->scratch);
-    float **const parts[] = { &w->total.m, &w->total.l, &w->part.m, &w->part.l, &w->inv };
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++, at += ROWS)
-        *parts[i] = at;
+    if (divide_by_sum(w)) {
+        w->careful = 1;
+        attend_all(w);
+        divide_by_sum(w);
+    }
+    store_rows(w);
+    tile_weights(w);
 }
 
-/* A tile whose rows are laid out in one way. */
-static void attend_rows(const struct orientation *orientation, const struct mha_attend_tile *tile,
-                        const struct mha_attend_tile *next)
+/* ---- tiles and their pieces -------------------------------------------------------------------- */
+
+static struct sums sums_at(float *at)
 {
-    struct work w = {
+    return (struct sums){ .m = at, .l = at + ROWS, .o = at + 2 * ROWS };
+}
+
+/* Everything for a tile whose rows are laid out in one way. */
+static void open_work(struct work *w, struct ahead *ahead, const struct orientation *orientation,
+                      const struct mha_attend_tile *tile, const struct mha_attend_tile *next)
+{
+    *w = (struct work){
         .tile = tile,
         .orientation = orientation,
         .columns = (int)ceil_div(tile->n_rows, LANES),
+        .ahead = ahead,
     };
-    int64_t lo, hi;
-    lay_out(&w);
     if (tile->softcap != 0)
-        w.cap_scale = 2 * 0x1.715476p+0f / tile->softcap;
-    orientation->pack_rows(&w);
-    find_ranges(&w, &lo, &hi);
-    struct ahead ahead = plan_ahead(&w, next, lo, hi);
-    w.ahead = &ahead;
-
-    attend_all(&w, lo, hi);
-    if (divide_by_sum(&w)) {
-        w.careful = 1;
-        attend_all(&w, lo, hi);
-        divide_by_sum(&w);
-    }
-    store_rows(&w);
-    if (tile->rows[0].weights || tile->rows[0].weights_mean)
-        tile_weights(&w, lo, hi);
+        w->cap_scale = 2 * 0x1.715476p+0f / tile->softcap;
+    float *at = orientation->lay_out(w, tile->scratch);
+    w->total = sums_at(at);
+    w->part = sums_at(at + sums_floats(w));
+    w->inv = at + 2 * sums_floats(w);
+    orientation->pack_rows(w);
+    find_ranges(w);
+    *ahead = plan_ahead(w, next);
 }
+
+/* A piece of a tile, and what lays out its rows. */
+struct piece {
+    const struct orientation *orientation;
+    struct mha_attend_tile tile;
+};
+
+enum { PIECES = 3 };
 
 /*
  * Rows that fill vectors go through many_rows, up to FEW_ROWS left over through few_rows, and rows at
- * the end that see no key are no reason to open another vector.
+ * the end that see no key are no reason to open another vector. Returns how many pieces that makes.
  */
-static void attend_f32(const struct mha_attend_tile *tile, const struct mha_attend_tile *next)
+static int cut_tile(const struct mha_attend_tile *tile, struct piece pieces[PIECES])
 {
-    struct mha_attend_tile part = *tile;
     int64_t seeing = tile->n_rows;
     while (seeing > 0 && tile->rows[seeing - 1].lo >= tile->rows[seeing - 1].hi)
         seeing--;
     int64_t few = seeing % LANES <= FEW_ROWS ? seeing % LANES : 0;
-    const int64_t ends[] = { seeing - few, seeing, tile->n_rows };
-    for (int64_t i = 0, row = 0; i < 3; row = ends[i++]) {
-        part.rows = tile->rows + row;
-        part.n_rows = ends[i] - row;
-        if (part.n_rows > 0)
-            attend_rows(part.n_rows <= FEW_ROWS ? &few_rows : &many_rows, &part, next);
-        next = part.n_rows > 0 ? NULL : next;
+    const int64_t ends[PIECES] = { seeing - few, seeing, tile->n_rows };
+    int n = 0;
+    for (int64_t i = 0, row = 0; i < PIECES; row = ends[i++]) {
+        if (ends[i] == row)
+            continue;
+        struct piece *piece = &pieces[n++];
+        piece->tile = *tile;
+        piece->tile.rows = tile->rows + row;
+        piece->tile.n_rows = ends[i] - row;
+        piece->orientation = piece->tile.n_rows <= FEW_ROWS ? &few_rows : &many_rows;
+    }
+    return n;
+}
+
+static void attend_f32(const struct mha_attend_tile *tile, const struct mha_attend_tile *next)
+{
+    struct piece pieces[PIECES];
+    struct ahead ahead;
+    struct work w;
+    int n = cut_tile(tile, pieces);
+    for (int i = 0; i < n; i++) {
+        open_work(&w, &ahead, pieces[i].orientation, &pieces[i].tile, i == 0 ? next : NULL);
+        attend_all(&w);
+        finish_rows(&w);
+    }
+}
+
+static void attend_split_f32(const struct mha_attend_tile *tile, int64_t split, float *parts)
+{
+    struct piece pieces[PIECES];
+    struct ahead ahead;
+    struct work w;
+    int n = cut_tile(tile, pieces);
+    parts += split * mha_attend_part_floats(tile->n_rows, tile->Dv);
+    for (int i = 0; i < n; i++) {
+        open_work(&w, &ahead, pieces[i].orientation, &pieces[i].tile, NULL);
+        w.part = sums_at(parts);
+        if (first_split(&w) <= split && split < end_split(&w))
+            attend_split(&w, &w.part, split);
+        parts += sums_floats(&w);
+    }
+}
+
+static void attend_join_f32(const struct mha_attend_tile *tile, float *parts)
+{
+    struct piece pieces[PIECES];
+    struct ahead ahead;
+    struct work w;
+    int n = cut_tile(tile, pieces);
+    int64_t step = mha_attend_part_floats(tile->n_rows, tile->Dv);
+    for (int i = 0; i < n; i++) {
+        open_work(&w, &ahead, pieces[i].orientation, &pieces[i].tile, NULL);
+        struct sums part = w.part;
+        start_sums(&w, &w.total);
+        for (int64_t split = first_split(&w); split < end_split(&w); split++) {
+            w.part = sums_at(parts + split * step);
+            merge_part(&w);
+        }
+        w.part = part;
+        attend_extras(&w);
+        finish_rows(&w);
+        parts += sums_floats(&w);
     }
 }
