@@ -30,7 +30,9 @@ static struct cut cut_call(const struct mha_plan *plan)
         .lists = mean ? 1 : plan->G,
         .item_tiles = mean ? plan->H : 1,
     };
-    cut.tiles = cut.rows / MHA_TILE_ROWS + (cut.rows % MHA_TILE_ROWS != 0);
+    /* A few rows at the end are part of the last tile. */
+    int64_t rest = cut.rows % MHA_MANY_ROWS, whole = cut.rows / MHA_MANY_ROWS;
+    cut.tiles = whole + (rest > (whole > 0 ? MHA_FEW_ROWS : 0));
     cut.items = plan->B * cut.lists * cut.tiles;
     return cut;
 }
@@ -183,18 +185,24 @@ static void set_rows(const struct mha_plan *plan, int64_t b, int64_t g, int64_t 
                      struct mha_attend_row *rows)
 {
     struct mha_visible sample = mha_visible_sample(plan, b);
-    int64_t h = g * (plan->H / plan->G) + first / plan->L, l = first % plan->L;
+    bool alike = mha_visible_alike(&sample, plan->L);
+    int64_t h = g * (plan->H / plan->G) + first / plan->L, l = first % plan->L, lo, hi;
+    int64_t sees_extra = mha_visible_row(&sample, l, &lo, &hi);
     for (int64_t i = 0; i < n; i++) {
         struct mha_attend_row *row = &rows[i];
+        if (!alike)
+            sees_extra = mha_visible_row(&sample, l, &lo, &hi);
         *row = (struct mha_attend_row){
             .q = row_of(&plan->q, b, l, h),
+            .lo = lo,
+            .hi = hi,
+            .sees_extra = sees_extra,
             .residual = row_of(&plan->residual, b, l, h),
             .out = row_of(&plan->out, b, l, h),
             .lse = row_of(&plan->lse, b, l, h),
             .weights = row_of(&plan->weights, b, l, h),
             .weights_mean = row_of(&plan->weights_mean, b, l, 0),
         };
-        row->sees_extra = mha_visible_row(&sample, l, &row->lo, &row->hi);
         if (plan->mask)
             row->mask = plan->mask
                         + (b * plan->mask_b + h * plan->mask_h + l * plan->mask_l)
@@ -214,8 +222,10 @@ static void set_tile(const struct job *job, int64_t item, int64_t at, struct ful
     struct mha_attend_tile *tile = &full->tile;
     int64_t place = item % cut->tiles, list = item / cut->tiles;
     int64_t b = list / cut->lists, g = list % cut->lists;
-    int64_t first = (job->falling ? cut->tiles - 1 - place : place) * MHA_TILE_ROWS;
-    tile->n_rows = min_i64(MHA_TILE_ROWS, cut->rows - first);
+    if (job->falling)
+        place = cut->tiles - 1 - place;
+    int64_t first = place * MHA_MANY_ROWS;
+    tile->n_rows = place == cut->tiles - 1 ? cut->rows - first : MHA_MANY_ROWS;
     if (cut->item_tiles > 1) {
         int64_t group = plan->H / plan->G;
         g = at / group;

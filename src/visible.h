@@ -16,4 +16,10 @@ struct mha_visible mha_visible_sample(const struct mha_plan *plan, int64_t b);
  * query length see nothing, and false is returned for them: not even extra keys. */
 bool mha_visible_row(const struct mha_visible *sample, int64_t i, int64_t *lo, int64_t *hi);
 
+/* Do all L rows of the sample see the same keys? */
+static inline bool mha_visible_alike(const struct mha_visible *sample, int64_t L)
+{
+    return sample->queries == L && sample->left == INT64_MAX && sample->right == INT64_MAX;
+}
+
 #endif

@@ -7,8 +7,8 @@
  */
 struct ahead {
     const struct mha_attend_tile *tile, *next; /* next may be NULL */
-    int64_t first, keys;                       /* of the next tile's keys, that are worth it */
-    int64_t at, end;                           /* rows of the next tile: q, out, k, v */
+    int64_t first, keys;                       /* of the next tile's keys, how many are worth it */
+    int64_t at, end;                           /* of the next tile: first its rows, then those keys */
     int64_t pace;                              /* so many a step */
     int own;                                   /* are this tile's keys worth it? */
     int64_t key, key_end;                      /* those to fetch */
@@ -21,7 +21,7 @@ static inline void fetch_row(const float *row, int64_t width)
         __builtin_prefetch(row + x, 0, 2);
 }
 
-static void look_ahead(struct ahead *ahead)
+static void fetch_rows(struct ahead *ahead)
 {
     const struct mha_attend_tile *tile = ahead->tile, *next = ahead->next;
     int64_t stop = clamp(ahead->key + ahead->key_pace, 0, ahead->key_end);
@@ -32,16 +32,23 @@ static void look_ahead(struct ahead *ahead)
     }
     stop = clamp(ahead->at + ahead->pace, 0, ahead->end);
     for (; ahead->at < stop; ahead->at++) {
-        int64_t i = ahead->at, n = next->n_rows;
-        if (i < n)
+        int64_t i = ahead->at;
+        if (i < next->n_rows) {
             fetch_row(next->rows[i].q, next->D);
-        else if ((i -= n) < n)
             fetch_row(next->rows[i].out, next->Dv);
-        else if ((i -= n) < ahead->keys)
-            fetch_row(next->k + (ahead->first + i) * next->k_stride, next->D);
-        else if (next->Dv > 0)
-            fetch_row(next->v + (ahead->first + i - ahead->keys) * next->v_stride, next->Dv);
+            continue;
+        }
+        i += ahead->first - next->n_rows;
+        fetch_row(next->k + i * next->k_stride, next->D);
+        if (next->Dv > 0)
+            fetch_row(next->v + i * next->v_stride, next->Dv);
     }
+}
+
+static inline void look_ahead(struct ahead *ahead)
+{
+    if (ahead->at < ahead->end || ahead->key < ahead->key_end)
+        fetch_rows(ahead);
 }
 
 /* The block of this tile's keys that comes next. The first blocks are there or were fetched by the tile
@@ -72,7 +79,7 @@ static struct ahead plan_ahead(const struct work *w, const struct mha_attend_til
         ahead.first = next->rows[0].lo;
         ahead.keys = clamp(next->rows[next->n_rows - 1].hi - ahead.first, 0, MOST_KEYS);
     }
-    ahead.end = 2 * (next->n_rows + ahead.keys);
+    ahead.end = next->n_rows + ahead.keys;
     ahead.pace = ceil_div(ahead.end, steps * ceil_div(w->hi_key - w->lo_key, BLOCK));
     return ahead;
 }

@@ -14,7 +14,7 @@
  *       p = e^(s - m), l and o rescaled
  *       o += p v
  *   join the splits                                                   merge_outputs
- *   divide by l, test for NaN                                         divide_outputs
+ *   test the outputs o / l for NaN                                    any_nan
  *   store                                                             store_outputs
  *   the weights, by a second walk over the keys                       weigh_keys
  *
@@ -25,10 +25,10 @@
  */
 
 enum {
-    ROWS = MHA_TILE_ROWS,
+    ROWS = MHA_MANY_ROWS,
     FEW_ROWS = MHA_FEW_ROWS,
     BLOCK = MHA_BLOCK,
-    COLUMNS = MHA_TILE_ROWS / LANES
+    COLUMNS = MHA_MANY_ROWS / LANES
 };
 
 #define MINUS_INF (-__builtin_inff())
@@ -83,7 +83,7 @@ struct orientation {
     void (*pack_rows)(const struct work *w);
     void (*attend_keys)(const struct work *w, const struct sums *sums, const struct keys *g);
     void (*merge_outputs)(const struct work *w, const float *a, const float *b);
-    int (*divide_outputs)(const struct work *w);
+    int (*any_nan)(const struct work *w);         /* among the outputs */
     void (*store_outputs)(const struct work *w);
     void (*weigh_keys)(const struct work *w, const struct keys *g, int64_t at);
 };

@@ -261,7 +261,7 @@ static void attend_few(const struct work *w, const struct sums *sums, const stru
     output_few(w, sums, g, alpha);
 }
 
-/* ---- joining, dividing, storing ---------------------------------------------------------------- */
+/* ---- joining, storing ---------------------------------------------------------------- */
 
 /* total.o = total.o * a + part.o * b. */
 static void merge_few(const struct work *w, const float *a, const float *b)
@@ -274,16 +274,20 @@ static void merge_few(const struct work *w, const float *a, const float *b)
         }
 }
 
-/* total.o becomes the output; says whether any of it is NaN. The fma with +0 leaves no -0. */
-static int divide_few(const struct work *w)
+/* Outputs y .. y + LANES of a row. The fma with +0 leaves no -0. */
+VEC_INLINE vf output_of_few(const struct work *w, int64_t row, int64_t y)
+{
+    vf o = vf_load(w->total.o + row * out_width(w) + y);
+    return vf_fma(o, vf_set1(w->inv[row]), vf_set1(0.0f));
+}
+
+static int any_nan_few(const struct work *w)
 {
     const vf zero = vf_set1(0.0f);
     vm nan = vm_ne(zero, zero);
-    int64_t width = out_width(w);
     for (int64_t row = 0; row < w->tile->n_rows; row++)
-        for (int64_t at = row * width; at < (row + 1) * width; at += LANES) {
-            vf o = vf_fma(vf_load(w->total.o + at), vf_set1(w->inv[row]), zero);
-            vf_store(w->total.o + at, o);
+        for (int64_t y = 0; y < w->tile->Dv; y += LANES) {
+            vf o = output_of_few(w, row, y);
             nan = vm_or(nan, vm_ne(o, o));
         }
     return vm_any(nan);
@@ -292,11 +296,8 @@ static int divide_few(const struct work *w)
 static void store_few(const struct work *w)
 {
     for (int64_t row = 0; row < w->tile->n_rows; row++)
-        for (int64_t y = 0; y < w->tile->Dv; y += LANES) {
-            const struct mha_attend_row *r = &w->tile->rows[row];
-            vf o = vf_load(w->total.o + row * out_width(w) + y);
-            store_vector(r, y, w->tile->Dv - y, o);
-        }
+        for (int64_t y = 0; y < w->tile->Dv; y += LANES)
+            store_vector(&w->tile->rows[row], y, w->tile->Dv - y, output_of_few(w, row, y));
 }
 
 /* w = e^(s - M) / L, with M and L of all keys; the first of the group at index `at` of a row. */
@@ -323,7 +324,7 @@ static const struct orientation few_rows = {
     .pack_rows = pack_few,
     .attend_keys = attend_few,
     .merge_outputs = merge_few,
-    .divide_outputs = divide_few,
+    .any_nan = any_nan_few,
     .store_outputs = store_few,
     .weigh_keys = weigh_few,
 };

@@ -11,8 +11,9 @@
 #include <stdint.h>
 
 enum {
-    MHA_TILE_ROWS = 48, /* query rows of a tile at most: three vectors of sixteen */
+    MHA_MANY_ROWS = 48, /* rows, at most, that are computed with rows in the lanes: three vectors */
     MHA_FEW_ROWS = 12,  /* rows, at most, that are computed with keys in the lanes */
+    MHA_TILE_ROWS = MHA_MANY_ROWS + MHA_FEW_ROWS, /* query rows of a tile at most */
     MHA_BLOCK = 64,     /* keys of a block, counted from key 0 */
     MHA_SPLIT = 512     /* keys of a split, counted from key 0 */
 };
@@ -75,18 +76,18 @@ struct mha_attend_tile {
  */
 static inline int64_t mha_attend_tile_floats(int64_t D, int64_t Dv)
 {
-    int64_t many = MHA_TILE_ROWS * (D + 2 * Dv + 3 * MHA_BLOCK + 2);
+    int64_t many = MHA_MANY_ROWS * (D + 2 * Dv + 3 * MHA_BLOCK + 2);
     int64_t few = MHA_BLOCK * (D + 16) + MHA_FEW_ROWS * (2 * MHA_BLOCK + D + 2 * (Dv + 15)) + 16;
-    return (many > few ? many : few) + MHA_TILE_ROWS * 5;
+    return (many > few ? many : few) + MHA_MANY_ROWS * 5;
 }
 
 /* Floats of what a tile of so many rows keeps of one split: m, l and o, whichever way its pieces are laid
  * out. */
 static inline int64_t mha_attend_part_floats(int64_t rows, int64_t Dv)
 {
-    int64_t many = rows > MHA_FEW_ROWS ? MHA_TILE_ROWS * Dv : 0;
+    int64_t many = rows > MHA_FEW_ROWS ? MHA_MANY_ROWS * Dv : 0;
     int64_t few = (rows > MHA_FEW_ROWS ? MHA_FEW_ROWS : rows) * ((Dv + 15) / 16 * 16);
-    return many + few + MHA_TILE_ROWS * 6;
+    return many + few + MHA_MANY_ROWS * 6;
 }
 
 enum {

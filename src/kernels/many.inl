@@ -3,7 +3,7 @@
  * Scores S^T = K Q^T and outputs O^T = V^T P^T need K and V as they lie, the softmax is vertical, and
  * any D, Dv and number of keys runs without padding.
  *
- * Arrays have the lanes of the tile side by side: element (i, row) is at i * MHA_TILE_ROWS + row. The
+ * Arrays have the lanes of the tile side by side: element (i, row) is at i * ROWS + row. The
  * vectors of a tile are its columns; each has the range of keys that its rows see together, and blocks
  * outside a column's range are not computed for it.
  */
@@ -176,15 +176,52 @@ static void block_output(const struct work *w, const struct sums *sums, const st
 
 /* ---- scores to probabilities ------------------------------------------------------------------ */
 
+/* Does the range of every row of a column leave the whole group? */
+static inline int sees_all(const struct work *w, const struct keys *g, int column)
+{
+    return w->column[column].all_lo <= g->first + g->begin
+           && w->column[column].all_hi >= g->first + g->end;
+}
+
+/* The additive mask of one column where all rows see all keys, with rows in the lanes. */
+static void read_additive(const struct work *w, const struct keys *g, int column)
+{
+    enum { FEW = 2 }; /* keys, below which a transposition is not worth it */
+    const float *mask[LANES];
+    float *add = w->add + column * LANES;
+    for (int lane = 0; lane < LANES; lane++)
+        mask[lane] = (const float *)row_in(w, column, lane)->mask + g->first;
+    for (int j = g->begin, n; j < g->end; j += n) {
+        vf block[LANES];
+        n = g->end - j < LANES ? g->end - j : LANES;
+        if (n <= FEW) {
+            for (int i = 0; i < n; i++)
+                for (int lane = 0; lane < LANES; lane++)
+                    add[(j + i) * ROWS + lane] = mask[lane][j + i];
+            continue;
+        }
+        for (int lane = 0; lane < LANES; lane++)
+            block[lane] = n == LANES ? vf_load(mask[lane] + j) : vf_load_first(mask[lane] + j, n);
+        vf_transpose(block);
+        for (int i = 0; i < n; i++)
+            vf_store(add + (j + i) * ROWS, block[i]);
+    }
+}
+
 /* The block's mask of one column as numbers to add, with rows in the lanes. */
 static void read_mask(const struct work *w, const struct keys *g, int column)
 {
+    const struct mha_attend_tile *t = w->tile;
+    if (t->mask_kind == MHA_ATTEND_ADDITIVE && t->mask_stride == 1 && sees_all(w, g, column)) {
+        read_additive(w, g, column);
+        return;
+    }
     for (int j = g->begin, n; j < g->end; j += n) {
         float *add = w->add + j * ROWS + column * LANES;
         vf block[LANES];
         n = g->end - j < LANES ? g->end - j : LANES;
         for (int lane = 0; lane < LANES; lane++)
-            block[lane] = mask_numbers(w->tile, row_in(w, column, lane), g->first + j, n);
+            block[lane] = mask_numbers(t, row_in(w, column, lane), g->first + j, n);
         vf_transpose(block);
         for (int i = 0; i < n; i++)
             vf_store(add + i * ROWS, block[i]);
@@ -210,10 +247,7 @@ static vf finish_scores(const struct work *w, const struct keys *g, int column, 
     vf largest = minus_inf;
 
     int masked = t->mask_kind != MHA_ATTEND_UNMASKED && !g->extra; /* reads the ranges, too */
-    int cut = g->extra
-              || (!masked
-                  && (w->column[column].all_lo > g->first + g->begin
-                      || w->column[column].all_hi < g->first + g->end));
+    int cut = g->extra || (!masked && !sees_all(w, g, column));
     if (!masked && !cut && t->softcap == 0)
         return vf_load(most + column * LANES);
     if (masked)
@@ -284,7 +318,7 @@ static void attend_many(const struct work *w, const struct sums *sums, const str
     block_output(w, sums, g, alpha);
 }
 
-/* ---- joining, dividing, storing ---------------------------------------------------------------- */
+/* ---- joining, storing ---------------------------------------------------------------- */
 
 /* total.o = total.o * a + part.o * b. */
 static void merge_many(const struct work *w, const float *a, const float *b)
@@ -297,19 +331,22 @@ static void merge_many(const struct work *w, const float *a, const float *b)
         }
 }
 
-/* total.o becomes the output; says whether any of it is NaN. The fma with +0 leaves no -0. */
-static int divide_many(const struct work *w)
+/* One number of the output of each row of a column. The fma with +0 leaves no -0. */
+VEC_INLINE vf output_many(const struct work *w, int64_t y, int column)
+{
+    vf o = vf_load(w->total.o + y * ROWS + column * LANES);
+    return vf_fma(o, vf_load(w->inv + column * LANES), vf_set1(0.0f));
+}
+
+static int any_nan_many(const struct work *w)
 {
     const vf zero = vf_set1(0.0f);
     vm nan = vm_ne(zero, zero);
-    for (int64_t at = 0; at < w->columns * LANES; at += LANES) {
-        vf inv = vf_load(w->inv + at);
+    for (int column = 0; column < w->columns; column++)
         for (int64_t y = 0; y < w->tile->Dv; y++) {
-            vf o = vf_fma(vf_load(w->total.o + y * ROWS + at), inv, zero);
-            vf_store(w->total.o + y * ROWS + at, o);
+            vf o = output_many(w, y, column);
             nan = vm_or(nan, vm_ne(o, o));
         }
-    }
     return vm_any(nan);
 }
 
@@ -319,7 +356,7 @@ VEC_INLINE void store_block(const struct work *w, int column, int64_t y, int n)
     int64_t rows = w->tile->n_rows - column * LANES;
     vf block[LANES];
     for (int i = 0; i < LANES; i++)
-        block[i] = i < n ? vf_load(w->total.o + (y + i) * ROWS + column * LANES) : vf_set1(0.0f);
+        block[i] = i < n ? output_many(w, y + i, column) : vf_set1(0.0f);
     vf_transpose(block);
     for (int i = 0; i < LANES && i < rows; i++)
         store_vector(&w->tile->rows[column * LANES + i], y, n, block[i]);
@@ -369,7 +406,7 @@ static const struct orientation many_rows = {
     .pack_rows = pack_many,
     .attend_keys = attend_many,
     .merge_outputs = merge_many,
-    .divide_outputs = divide_many,
+    .any_nan = any_nan_many,
     .store_outputs = store_many,
     .weigh_keys = weigh_many,
 };

@@ -146,30 +146,27 @@ static void attend_all(const struct work *w)
     attend_extras(w);
 }
 
-/* total.l becomes 1 / l, and 0 where nothing was seen, and total.o the output; says whether any of it
- * is NaN. */
-static int divide_by_sum(const struct work *w)
+/* The sum of each row as the factor 1 / l, 0 where nothing was seen. */
+static void invert_sums(const struct work *w)
 {
     const vf zero = vf_set1(0.0f);
     for (int64_t at = 0; at < w->columns * LANES; at += LANES) {
         vf l = vf_load(w->total.l + at);
         vf_store(w->inv + at, vf_select(vm_ne(l, zero), vf_div(vf_set1(1.0f), l), zero));
     }
-    return w->orientation->divide_outputs(w);
 }
 
 /* Output and log-sum-exp to the rows. */
 static void store_rows(const struct work *w)
 {
     const struct mha_attend_tile *t = w->tile;
-    for (int column = 0; column < w->columns; column++) {
+    for (int column = 0; column < w->columns && t->rows[0].lse; column++) {
         float lse[LANES];
         vf l = vf_load(w->total.l + column * LANES);
         vf sum = vf_add(vf_load(w->total.m + column * LANES), ln(l));
         vf_store(lse, vf_select(vm_ne(l, vf_set1(0.0f)), sum, vf_set1(MINUS_INF)));
         for (int64_t i = 0; i < LANES && column * LANES + i < t->n_rows; i++)
-            if (t->rows[column * LANES + i].lse)
-                *t->rows[column * LANES + i].lse = lse[i];
+            *t->rows[column * LANES + i].lse = lse[i];
     }
     w->orientation->store_outputs(w);
 }
@@ -204,10 +201,11 @@ static void tile_weights(const struct work *w)
 /* What total holds to the rows. */
 static void finish_rows(struct work *w)
 {
-    if (divide_by_sum(w)) {
+    invert_sums(w);
+    if (w->orientation->any_nan(w)) {
         w->careful = 1;
         attend_all(w);
-        divide_by_sum(w);
+        invert_sums(w);
     }
     store_rows(w);
     tile_weights(w);
