@@ -2,17 +2,19 @@
 
 /*
  * The walk over the keys calls look_ahead after each of its steps, which fetches a few rows: of the
- * next tile its queries, outputs and, when the head changes, its first keys and values; of this tile
- * the next block of keys and values, where the processor would not see them coming.
+ * next tile its queries, outputs and, when the head changes, its first keys and values; of this
+ * tile the masks of the next block, and its keys and values where the processor would not see them
+ * coming.
  */
 struct ahead {
     const struct mha_attend_tile *tile, *next; /* next may be NULL */
     int64_t first, keys;                       /* of the next tile's keys, how many are worth it */
     int64_t at, end;                           /* of the next tile: first its rows, then those keys */
     int64_t pace;                              /* so many a step */
+    int64_t block, block_keys;                 /* of this tile: its next block, keys that are worth it */
+    int64_t block_at, block_end;               /* first those keys, then the masks of its rows */
+    int64_t block_pace;                        /* so many a step */
     int own;                                   /* are this tile's keys worth it? */
-    int64_t key, key_end;                      /* those to fetch */
-    int64_t key_pace;                          /* so many a step */
 };
 
 static inline void fetch_row(const float *row, int64_t width)
@@ -21,44 +23,65 @@ static inline void fetch_row(const float *row, int64_t width)
         __builtin_prefetch(row + x, 0, 2);
 }
 
+/* Key and value of a tile. */
+static inline void fetch_key(const struct mha_attend_tile *t, int64_t key)
+{
+    fetch_row(t->k + key * t->k_stride, t->D);
+    if (t->Dv > 0)
+        fetch_row(t->v + key * t->v_stride, t->Dv);
+}
+
+/* Are the masks of a block worth it? */
+static inline int fetches_masks(const struct mha_attend_tile *t)
+{
+    return t->mask_kind == MHA_ATTEND_ADDITIVE && t->mask_stride == 1;
+}
+
+/* The mask of a row for the block at `first`. */
+static inline void fetch_mask(const struct mha_attend_tile *t, const struct mha_attend_row *row,
+                              int64_t first)
+{
+    fetch_row((const float *)row->mask + first, (t->S < first + BLOCK ? t->S : first + BLOCK) - first);
+}
+
 static void fetch_rows(struct ahead *ahead)
 {
     const struct mha_attend_tile *tile = ahead->tile, *next = ahead->next;
-    int64_t stop = clamp(ahead->key + ahead->key_pace, 0, ahead->key_end);
-    for (; ahead->key < stop; ahead->key++) {
-        fetch_row(tile->k + ahead->key * tile->k_stride, tile->D);
-        if (tile->Dv > 0)
-            fetch_row(tile->v + ahead->key * tile->v_stride, tile->Dv);
+    int64_t stop = clamp(ahead->block_at + ahead->block_pace, 0, ahead->block_end);
+    for (; ahead->block_at < stop; ahead->block_at++) {
+        if (ahead->block_at < ahead->block_keys)
+            fetch_key(tile, ahead->block + ahead->block_at);
+        else
+            fetch_mask(tile, &tile->rows[ahead->block_at - ahead->block_keys], ahead->block);
     }
     stop = clamp(ahead->at + ahead->pace, 0, ahead->end);
     for (; ahead->at < stop; ahead->at++) {
-        int64_t i = ahead->at;
-        if (i < next->n_rows) {
-            fetch_row(next->rows[i].q, next->D);
-            fetch_row(next->rows[i].out, next->Dv);
+        if (ahead->at >= next->n_rows) {
+            fetch_key(next, ahead->first + ahead->at - next->n_rows);
             continue;
         }
-        i += ahead->first - next->n_rows;
-        fetch_row(next->k + i * next->k_stride, next->D);
-        if (next->Dv > 0)
-            fetch_row(next->v + i * next->v_stride, next->Dv);
+        const struct mha_attend_row *row = &next->rows[ahead->at];
+        fetch_row(row->q, next->D);
+        fetch_row(row->out, next->Dv);
     }
 }
 
 static inline void look_ahead(struct ahead *ahead)
 {
-    if (ahead->at < ahead->end || ahead->key < ahead->key_end)
+    if (ahead->at < ahead->end || ahead->block_at < ahead->block_end)
         fetch_rows(ahead);
 }
 
-/* The block of this tile's keys that comes next. The first blocks are there or were fetched by the tile
+/* The block at `first`, which comes next. Keys of the first blocks are there or were fetched by the tile
  * before. */
 static inline void look_at_block(struct ahead *ahead, int64_t first, int64_t lo, int64_t hi)
 {
-    if (!ahead->own || first < lo + 2 * BLOCK)
+    if (first >= hi)
         return;
-    ahead->key = first;
-    ahead->key_end = first + BLOCK < hi ? first + BLOCK : hi;
+    ahead->block = first;
+    ahead->block_at = 0;
+    ahead->block_keys = ahead->own && first >= lo + 2 * BLOCK ? clamp(hi - first, 0, BLOCK) : 0;
+    ahead->block_end = ahead->block_keys + (fetches_masks(ahead->tile) ? ahead->tile->n_rows : 0);
 }
 
 /* What to fetch, and how fast while the keys are walked. */
@@ -71,7 +94,7 @@ static struct ahead plan_ahead(const struct work *w, const struct mha_attend_til
         return ahead;
     int64_t steps = w->orientation->steps(w);
     ahead.own = t->k_stride > 4 * t->D; /* rows of several heads, one after the other */
-    ahead.key_pace = ceil_div(BLOCK, steps);
+    ahead.block_pace = ceil_div(BLOCK + (fetches_masks(t) ? t->n_rows : 0), steps);
     if (!next)
         return ahead;
     ahead.next = next;
