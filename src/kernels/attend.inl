@@ -14,8 +14,7 @@
  *       p = e^(s - m), l and o rescaled
  *       o += p v
  *   join the splits                                                   merge_outputs
- *   test the outputs o / l for NaN                                    any_nan
- *   store                                                             store_outputs
+ *   store o / l, test it for NaN                                      store_outputs
  *   the weights, by a second walk over the keys                       weigh_keys
  *
  * Masked means absent. A masked key's score becomes -inf by selection, so its p is +0 and only 0 times
@@ -83,8 +82,8 @@ struct orientation {
     void (*pack_rows)(const struct work *w);
     void (*attend_keys)(const struct work *w, const struct sums *sums, const struct keys *g);
     void (*merge_outputs)(const struct work *w, const float *a, const float *b);
-    int (*any_nan)(const struct work *w);         /* among the outputs */
-    void (*store_outputs)(const struct work *w);
+    int (*any_nan)(const struct work *w);         /* among the outputs? */
+    int (*store_outputs)(const struct work *w);   /* and: was any NaN? */
     void (*weigh_keys)(const struct work *w, const struct keys *g, int64_t at);
 };
 

@@ -293,11 +293,17 @@ static int any_nan_few(const struct work *w)
     return vm_any(nan);
 }
 
-static void store_few(const struct work *w)
+static int store_few(const struct work *w)
 {
+    const vf zero = vf_set1(0.0f);
+    vm nan = vm_ne(zero, zero);
     for (int64_t row = 0; row < w->tile->n_rows; row++)
-        for (int64_t y = 0; y < w->tile->Dv; y += LANES)
-            store_vector(&w->tile->rows[row], y, w->tile->Dv - y, output_of_few(w, row, y));
+        for (int64_t y = 0; y < w->tile->Dv; y += LANES) {
+            vf o = output_of_few(w, row, y);
+            nan = vm_or(nan, vm_ne(o, o));
+            store_vector(&w->tile->rows[row], y, w->tile->Dv - y, o);
+        }
+    return vm_any(nan);
 }
 
 /* w = e^(s - M) / L, with M and L of all keys; the first of the group at index `at` of a row. */

@@ -338,6 +338,7 @@ VEC_INLINE vf output_many(const struct work *w, int64_t y, int column)
     return vf_fma(o, vf_load(w->inv + column * LANES), vf_set1(0.0f));
 }
 
+/* Is any output NaN? */
 static int any_nan_many(const struct work *w)
 {
     const vf zero = vf_set1(0.0f);
@@ -350,27 +351,35 @@ static int any_nan_many(const struct work *w)
     return vm_any(nan);
 }
 
-/* Outputs y .. y + n of a column to its rows. */
-VEC_INLINE void store_block(const struct work *w, int column, int64_t y, int n)
+/* Outputs y .. y + n of a column to its rows; says in which lanes any is NaN. */
+VEC_INLINE vm store_block(const struct work *w, int column, int64_t y, int n)
 {
     int64_t rows = w->tile->n_rows - column * LANES;
+    const vf zero = vf_set1(0.0f);
+    vm nan = vm_ne(zero, zero);
     vf block[LANES];
-    for (int i = 0; i < LANES; i++)
-        block[i] = i < n ? output_many(w, y + i, column) : vf_set1(0.0f);
+    for (int i = 0; i < LANES; i++) {
+        block[i] = i < n ? output_many(w, y + i, column) : zero;
+        nan = vm_or(nan, vm_ne(block[i], block[i]));
+    }
     vf_transpose(block);
     for (int i = 0; i < LANES && i < rows; i++)
         store_vector(&w->tile->rows[column * LANES + i], y, n, block[i]);
+    return nan;
 }
 
-static void store_many(const struct work *w)
+static int store_many(const struct work *w)
 {
     int64_t Dv = w->tile->Dv, whole = Dv / LANES * LANES;
+    const vf zero = vf_set1(0.0f);
+    vm nan = vm_ne(zero, zero);
     for (int column = 0; column < w->columns; column++) {
         for (int64_t y = 0; y < whole; y += LANES)
-            store_block(w, column, y, LANES);
+            nan = vm_or(nan, store_block(w, column, y, LANES));
         if (whole < Dv)
-            store_block(w, column, whole, (int)(Dv - whole));
+            nan = vm_or(nan, store_block(w, column, whole, (int)(Dv - whole)));
     }
+    return vm_any(nan);
 }
 
 /* The weights of a group of keys to the rows, the first of them at index `at`. */

@@ -156,8 +156,8 @@ static void invert_sums(const struct work *w)
     }
 }
 
-/* Output and log-sum-exp to the rows. */
-static void store_rows(const struct work *w)
+/* The log-sum-exp of each row. */
+static void store_lse(const struct work *w)
 {
     const struct mha_attend_tile *t = w->tile;
     for (int column = 0; column < w->columns && t->rows[0].lse; column++) {
@@ -168,7 +168,6 @@ static void store_rows(const struct work *w)
         for (int64_t i = 0; i < LANES && column * LANES + i < t->n_rows; i++)
             *t->rows[column * LANES + i].lse = lse[i];
     }
-    w->orientation->store_outputs(w);
 }
 
 /* The second walk over the keys, when a row wants its weights or their mean. */
@@ -198,16 +197,21 @@ static void tile_weights(const struct work *w)
             t->rows[row].weights_mean[j] /= t->heads;
 }
 
-/* What total holds to the rows. */
+/* What total holds to the rows. Storing outputs tells whether any is NaN, but they may lie where the
+ * residual is, which the careful way still needs. */
 static void finish_rows(struct work *w)
 {
+    int residual = w->tile->rows[0].residual != NULL;
     invert_sums(w);
-    if (w->orientation->any_nan(w)) {
+    int nan = residual ? w->orientation->any_nan(w) : w->orientation->store_outputs(w);
+    if (nan) {
         w->careful = 1;
         attend_all(w);
         invert_sums(w);
     }
-    store_rows(w);
+    if (nan || residual)
+        w->orientation->store_outputs(w);
+    store_lse(w);
     tile_weights(w);
 }
 
