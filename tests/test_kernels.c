@@ -162,38 +162,43 @@ static void check_shared(const char *name, const struct mha_kernels *kernels,
     guarded_free(parts);
 }
 
-static void check_size(int64_t rows, int64_t S, int64_t D, int64_t Dv)
+static void check_problem(struct problem *p)
 {
-    struct problem p;
-    problem_make(&p, rows, S, D, Dv);
     for (int64_t i = 0; i < COUNT(levels); i++) {
         if (!runs_here(levels[i]->isa))
             continue;
         char name[128];
-        snprintf(name, sizeof name, "%s rows %d S %d D %d Dv %d", levels[i]->isa, (int)rows, (int)S,
-                 (int)D, (int)Dv);
+        snprintf(name, sizeof name, "%s rows %d S %d D %d Dv %d", levels[i]->isa, (int)p->rows,
+                 (int)p->S, (int)p->D, (int)p->Dv);
         struct mha_attend_tile tile = {
-            .rows = p.row,
-            .n_rows = rows,
-            .k = p.k,
-            .v = p.v,
-            .k_stride = D,
-            .v_stride = Dv,
-            .D = D,
-            .Dv = Dv,
-            .S = S,
-            .extra_k = p.extra_k,
-            .extra_v = p.extra_v,
-            .extras = p.extras,
-            .scale = (float)(1.0 / sqrt((double)D)),
+            .rows = p->row,
+            .n_rows = p->rows,
+            .k = p->k,
+            .v = p->v,
+            .k_stride = p->D,
+            .v_stride = p->Dv,
+            .D = p->D,
+            .Dv = p->Dv,
+            .S = p->S,
+            .extra_k = p->extra_k,
+            .extra_v = p->extra_v,
+            .extras = p->extras,
+            .scale = (float)(1.0 / sqrt((double)p->D)),
             .mean_step = MHA_MEAN_FIRST | MHA_MEAN_LAST,
             .heads = 1,
-            .scratch = p.scratch,
+            .scratch = p->scratch,
         };
         levels[i]->attend_f32(&tile, NULL);
-        check_answer(name, &p, strcmp(levels[i]->isa, "generic") != 0);
-        check_shared(name, levels[i], &tile, &p);
+        check_answer(name, p, strcmp(levels[i]->isa, "generic") != 0);
+        check_shared(name, levels[i], &tile, p);
     }
+}
+
+static void check_size(int64_t rows, int64_t S, int64_t D, int64_t Dv)
+{
+    struct problem p;
+    problem_make(&p, rows, S, D, Dv);
+    check_problem(&p);
     problem_free(&p);
 }
 
@@ -203,6 +208,22 @@ static void attend_f32_rows(void **state)
     (void)state;
     for (int64_t rows = 1; rows <= MHA_TILE_ROWS; rows++)
         check_size(rows, 1 + random_below(70), 1 + random_below(20), 1 + random_below(20));
+}
+
+/* The rows at the end see no key, however many they are. */
+static void attend_f32_blind_rows(void **state)
+{
+    (void)state;
+    for (int64_t seeing = 0; seeing < MHA_TILE_ROWS; seeing++) {
+        struct problem p;
+        problem_make(&p, MHA_TILE_ROWS, 1 + random_below(30), 1 + random_below(20),
+                     1 + random_below(20));
+        for (int64_t i = seeing; i < p.rows; i++)
+            p.row[i].lo = p.row[i].hi = random_below(p.S + 1);
+        memset(p.mask + seeing * p.S, 0, (size_t)((p.rows - seeing) * p.S));
+        check_problem(&p);
+        problem_free(&p);
+    }
 }
 
 /* Keys: every remainder of the register tiles, around blocks and splits. */
@@ -329,9 +350,9 @@ _Static_assert(sizeof(struct mha_kernels)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attend_f32_rows),    cmocka_unit_test(attend_f32_keys),
-        cmocka_unit_test(attend_f32_widths),  cmocka_unit_test(project_f32_sizes),
-        cmocka_unit_test(project_f32_depths),
+        cmocka_unit_test(attend_f32_rows),   cmocka_unit_test(attend_f32_blind_rows),
+        cmocka_unit_test(attend_f32_keys),   cmocka_unit_test(attend_f32_widths),
+        cmocka_unit_test(project_f32_sizes), cmocka_unit_test(project_f32_depths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

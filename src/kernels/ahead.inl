@@ -17,14 +17,15 @@ struct ahead {
     int own;                                   /* are this tile's keys worth it? */
 };
 
-static inline void fetch_row(const float *row, int64_t width)
+/* Always inline, because gcc drops calls of functions that do nothing but prefetch. */
+VEC_INLINE void fetch_row(const float *row, int64_t width)
 {
     for (int64_t x = 0; x < width; x += LANES)
         __builtin_prefetch(row + x, 0, 2);
 }
 
 /* Key and value of a tile. */
-static inline void fetch_key(const struct mha_attend_tile *t, int64_t key)
+VEC_INLINE void fetch_key(const struct mha_attend_tile *t, int64_t key)
 {
     fetch_row(t->k + key * t->k_stride, t->D);
     if (t->Dv > 0)
@@ -38,7 +39,7 @@ static inline int fetches_masks(const struct mha_attend_tile *t)
 }
 
 /* The mask of a row for the block at `first`. */
-static inline void fetch_mask(const struct mha_attend_tile *t, const struct mha_attend_row *row,
+VEC_INLINE void fetch_mask(const struct mha_attend_tile *t, const struct mha_attend_row *row,
                               int64_t first)
 {
     fetch_row((const float *)row->mask + first, (t->S < first + BLOCK ? t->S : first + BLOCK) - first);

@@ -44,7 +44,7 @@ struct work {
     const struct mha_attend_tile *tile;
     const struct orientation *orientation;
     float *q;                 /* scaled rows: [D][ROWS] of many, [rows][D] of few */
-    float *s;                 /* scores of a block, -inf where not visible: [BLOCK][ROWS] or [rows][BLOCK] */
+    float *s;                 /* scores of a block, [BLOCK][ROWS] or [rows][BLOCK], -inf where hidden */
     float *p;                 /* its probabilities, alike */
     float *add;               /* many: [BLOCK][ROWS], the block's mask as numbers to add */
     float *kt;                /* few: [D][KEYS_AT_ONCE], some keys of the block in the lanes */
@@ -73,6 +73,7 @@ struct keys {
     int begin, end;             /* the group within the block */
     int column, column_end;     /* columns that see any of it */
     int extra;                  /* the extra keys: no mask, no range */
+    int fresh;                  /* the first of their split: what is in o counts as zeros */
 };
 
 /* What lies differently when queries or when keys are in the lanes. */

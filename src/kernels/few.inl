@@ -162,7 +162,7 @@ static float finish_row(const struct work *w, const struct keys *g, int64_t row)
 /* ---- outputs ----------------------------------------------------------------------------------- */
 
 /* o = o * alpha + p v for some rows and some vectors of outputs. */
-VEC_INLINE void add_values(const float *p, const float *v, int64_t v_stride, int64_t n,
+VEC_INLINE void add_values(const float *p, const float *v, int64_t v_stride, int64_t n, int fresh,
                            const float *alpha, float *o, int64_t o_stride, const int rows,
                            const int columns)
 {
@@ -174,7 +174,7 @@ VEC_INLINE void add_values(const float *p, const float *v, int64_t v_stride, int
         UNROLL
         for (int c = 0; c < columns; c++) {
             float *at = o + r * o_stride + c * LANES;
-            vf_store(at, vf_fma(vf_load(at), vf_set1(alpha[r]), acc[r][c]));
+            vf_store(at, fresh ? acc[r][c] : vf_fma(vf_load(at), vf_set1(alpha[r]), acc[r][c]));
         }
 }
 
@@ -188,8 +188,8 @@ VEC_INLINE void output_vectors(const struct work *w, const struct sums *sums, co
         const float *p = w->p + row * BLOCK + g->begin;
         n = take_rows(w->tile->n_rows - row, VEC_FEW_ROWS);
 #define DO(rows)                                                                                   \
-    add_values(p, v, v_stride, g->end - g->begin, alpha + row, sums->o + row * width + y, width,   \
-               rows, columns)
+    add_values(p, v, v_stride, g->end - g->begin, g->fresh, alpha + row, sums->o + row * width + y, \
+               width, rows, columns)
         WITH_LITERAL(n, VEC_FEW_ROWS, DO)
 #undef DO
         look_ahead(w->ahead);
@@ -215,7 +215,7 @@ static void careful_vector(const struct work *w, const struct sums *sums, const 
         for (int64_t j = 0; j < g->end - g->begin; j++)
             if (s[j] != MINUS_INF)
                 acc = vf_fma(vf_set1(p[j]), vf_load(v + j * v_stride), acc);
-        vf_store(o, vf_fma(vf_load(o), vf_set1(alpha[row]), acc));
+        vf_store(o, g->fresh ? acc : vf_fma(vf_load(o), vf_set1(alpha[row]), acc));
     }
 }
 

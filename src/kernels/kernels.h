@@ -14,8 +14,8 @@ enum {
     MHA_MANY_ROWS = 48, /* rows, at most, that are computed with rows in the lanes: three vectors */
     MHA_FEW_ROWS = 12,  /* rows, at most, that are computed with keys in the lanes */
     MHA_TILE_ROWS = MHA_MANY_ROWS + MHA_FEW_ROWS, /* query rows of a tile at most */
-    MHA_BLOCK = 64,     /* keys of a block, counted from key 0 */
-    MHA_SPLIT = 512     /* keys of a split, counted from key 0 */
+    MHA_BLOCK = 64,                               /* keys of a block, counted from key 0 */
+    MHA_SPLIT = 512                               /* keys of a split, counted from key 0 */
 };
 
 /* One query row: D floats at q. It sees the keys lo <= j < hi that its mask leaves, then the extra

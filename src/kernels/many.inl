@@ -80,7 +80,7 @@ VEC_INLINE void score_tile(const float *k, int64_t k_stride, const float *q, int
 }
 
 /* Outputs y .. y + rows: o[y][c] = o[y][c] * alpha[c] + sum over keys of v_y p_c. */
-VEC_INLINE void output_tile(const float *v, int64_t v_stride, const float *p, int64_t n,
+VEC_INLINE void output_tile(const float *v, int64_t v_stride, const float *p, int64_t n, int fresh,
                             const float *alpha, float *o, const int rows, const int columns)
 {
     vf acc[MOST_ROWS][MOST_COLUMNS];
@@ -91,7 +91,8 @@ VEC_INLINE void output_tile(const float *v, int64_t v_stride, const float *p, in
         UNROLL
         for (int c = 0; c < columns; c++) {
             float *at = o + r * ROWS + c * LANES;
-            vf_store(at, vf_fma(vf_load(at), vf_load(alpha + c * LANES), acc[r][c]));
+            vf_store(at, fresh ? acc[r][c]
+                               : vf_fma(vf_load(at), vf_load(alpha + c * LANES), acc[r][c]));
         }
 }
 
@@ -125,7 +126,8 @@ VEC_INLINE void output_columns(const struct work *w, const struct sums *sums,
         float *o = sums->o + y * ROWS + column * LANES;
         n = take_rows(w->tile->Dv - y, VEC_ROWS);
 #define DO(rows)                                                                                   \
-    output_tile(g->v + y, g->v_stride, p, g->end - g->begin, alpha + column * LANES, o, rows, columns)
+    output_tile(g->v + y, g->v_stride, p, g->end - g->begin, g->fresh, alpha + column * LANES, o,  \
+                rows, columns)
         WITH_LITERAL(n, VEC_ROWS, DO)
 #undef DO
         look_ahead(w->ahead);
@@ -156,7 +158,7 @@ static void careful_output(const struct work *w, const struct sums *sums, const 
             acc = vf_select(visible, vf_fma(value, vf_load(w->p + at), acc), acc);
         }
         float *o = sums->o + y * ROWS + column * LANES;
-        vf_store(o, vf_fma(vf_load(o), vf_load(alpha + column * LANES), acc));
+        vf_store(o, g->fresh ? acc : vf_fma(vf_load(o), vf_load(alpha + column * LANES), acc));
     }
 }
 

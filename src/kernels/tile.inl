@@ -68,31 +68,43 @@ static void extra_group(const struct work *w, struct keys *g)
     *g = (struct keys){ .k = t->extra_k, .v = t->extra_v, .k_stride = t->D, .v_stride = t->Dv };
     g->end = (int)t->extras;
     g->column_end = w->columns;
-    g->extra = 1;
+    g->extra = g->fresh = 1;
 }
 
 static void start_sums(const struct work *w, const struct sums *sums)
 {
-    for (int64_t i = 0; i < ROWS; i++) {
+    for (int64_t i = 0; i < w->columns * LANES; i++) {
         sums->m[i] = MINUS_INF;
         sums->l[i] = 0;
     }
+}
+
+static void clear_outputs(const struct work *w, const struct sums *sums)
+{
     for (int64_t i = 0; i < w->outputs; i++)
         sums->o[i] = 0;
 }
 
-/* The keys of a split. */
+/* The keys of a split. Mostly its first group of keys is of all rows, and zeros before it are spared. */
 static void attend_split(const struct work *w, const struct sums *sums, int64_t split)
 {
     struct keys g;
     int64_t lo = clamp(w->lo_key, split * MHA_SPLIT, (split + 1) * MHA_SPLIT);
     int64_t hi = clamp(w->hi_key, split * MHA_SPLIT, (split + 1) * MHA_SPLIT);
+    int fresh = 1;
     start_sums(w, sums);
     for (int64_t first = lo / BLOCK * BLOCK; first < hi; first += BLOCK) {
         look_at_block(w->ahead, first + BLOCK, w->lo_key, w->hi_key);
-        if (find_group(w, first, &g))
-            w->orientation->attend_keys(w, sums, &g);
+        if (!find_group(w, first, &g))
+            continue;
+        g.fresh = fresh && g.column == 0 && g.column_end == w->columns;
+        if (fresh && !g.fresh)
+            clear_outputs(w, sums);
+        fresh = 0;
+        w->orientation->attend_keys(w, sums, &g);
     }
+    if (fresh)
+        clear_outputs(w, sums);
 }
 
 /* Joins a split to the ones before it. */
@@ -249,11 +261,12 @@ struct piece {
     struct mha_attend_tile tile;
 };
 
-enum { PIECES = 3 };
+enum { PIECES = 4 };
 
 /*
  * Rows that fill vectors go through many_rows, up to FEW_ROWS left over through few_rows, and rows at
- * the end that see no key are no reason to open another vector. Returns how many pieces that makes.
+ * the end that see no key are no reason to open another vector: they are pieces of their own, of which
+ * no parts are kept. Returns how many pieces that makes.
  */
 static int cut_tile(const struct mha_attend_tile *tile, struct piece pieces[PIECES])
 {
@@ -261,7 +274,8 @@ static int cut_tile(const struct mha_attend_tile *tile, struct piece pieces[PIEC
     while (seeing > 0 && tile->rows[seeing - 1].lo >= tile->rows[seeing - 1].hi)
         seeing--;
     int64_t few = seeing % LANES <= FEW_ROWS ? seeing % LANES : 0;
-    const int64_t ends[PIECES] = { seeing - few, seeing, tile->n_rows };
+    const int64_t ends[PIECES] = { seeing - few, seeing, clamp(tile->n_rows, seeing, seeing + ROWS),
+                                   tile->n_rows };
     int n = 0;
     for (int64_t i = 0, row = 0; i < PIECES; row = ends[i++]) {
         if (ends[i] == row)
@@ -315,6 +329,7 @@ static void attend_join_f32(const struct mha_attend_tile *tile, float *parts)
         open_work(&w, &ahead, pieces[i].orientation, &pieces[i].tile, NULL);
         struct sums part = w.part;
         start_sums(&w, &w.total);
+        clear_outputs(&w, &w.total);
         for (int64_t split = first_split(&w); split < end_split(&w); split++) {
             w.part = sums_at(parts + split * step);
             merge_part(&w);
