@@ -177,6 +177,42 @@ static void set_common(const struct job *job, int64_t lane, struct full_tile *fu
     };
 }
 
+/* Query row l of head h, without what it sees. */
+static inline struct mha_attend_row first_row(const struct mha_plan *plan, int64_t b, int64_t l,
+                                              int64_t h)
+{
+    struct mha_attend_row row = {
+        .q = row_of(&plan->q, b, l, h),
+        .residual = row_of(&plan->residual, b, l, h),
+        .out = row_of(&plan->out, b, l, h),
+        .lse = row_of(&plan->lse, b, l, h),
+        .weights = row_of(&plan->weights, b, l, h),
+        .weights_mean = row_of(&plan->weights_mean, b, l, 0),
+    };
+    if (plan->mask)
+        row.mask = plan->mask
+                   + (b * plan->mask_b + h * plan->mask_h + l * plan->mask_l) * plan->mask_bytes;
+    return row;
+}
+
+/* The row after it, of the same head. */
+static inline void step_row(const struct mha_plan *plan, struct mha_attend_row *row)
+{
+    row->q += plan->q.l;
+    if (row->residual)
+        row->residual += plan->residual.l;
+    if (row->out)
+        row->out += plan->out.l;
+    if (row->lse)
+        row->lse += plan->lse.l;
+    if (row->weights)
+        row->weights += plan->weights.l;
+    if (row->weights_mean)
+        row->weights_mean += plan->weights_mean.l;
+    if (row->mask)
+        row->mask = (const char *)row->mask + plan->mask_l * plan->mask_bytes;
+}
+
 /*
  * The `n` query rows of sample b from row `first` of the list of key/value head g. The list holds the
  * rows of all query heads that read this head, head after head: l + L * (h - g * H/G).
@@ -186,30 +222,22 @@ static void set_rows(const struct mha_plan *plan, int64_t b, int64_t g, int64_t 
 {
     struct mha_visible sample = mha_visible_sample(plan, b);
     bool alike = mha_visible_alike(&sample, plan->L);
-    int64_t h = g * (plan->H / plan->G) + first / plan->L, l = first % plan->L, lo, hi;
-    int64_t sees_extra = mha_visible_row(&sample, l, &lo, &hi);
+    int64_t h = g * (plan->H / plan->G) + first / plan->L, l = first % plan->L;
+    int64_t lo, hi, sees_extra = mha_visible_row(&sample, l, &lo, &hi);
+    struct mha_attend_row row = first_row(plan, b, l, h);
     for (int64_t i = 0; i < n; i++) {
-        struct mha_attend_row *row = &rows[i];
         if (!alike)
             sees_extra = mha_visible_row(&sample, l, &lo, &hi);
-        *row = (struct mha_attend_row){
-            .q = row_of(&plan->q, b, l, h),
-            .lo = lo,
-            .hi = hi,
-            .sees_extra = sees_extra,
-            .residual = row_of(&plan->residual, b, l, h),
-            .out = row_of(&plan->out, b, l, h),
-            .lse = row_of(&plan->lse, b, l, h),
-            .weights = row_of(&plan->weights, b, l, h),
-            .weights_mean = row_of(&plan->weights_mean, b, l, 0),
-        };
-        if (plan->mask)
-            row->mask = plan->mask
-                        + (b * plan->mask_b + h * plan->mask_h + l * plan->mask_l)
-                              * plan->mask_bytes;
-        if (++l == plan->L) {
+        rows[i] = row;
+        rows[i].lo = lo;
+        rows[i].hi = hi;
+        rows[i].sees_extra = sees_extra;
+        if (++l < plan->L) {
+            step_row(plan, &row);
+        } else {
             l = 0;
             h++;
+            row = first_row(plan, b, l, h);
         }
     }
 }
